@@ -1,0 +1,82 @@
+"""Named parts: a short name, an entry point or a dotted path, with keyword arguments.
+
+Every exchangeable part (partitioner, sampler, model, data set, metric, cache policy) is named in
+the configuration as ``{name: ..., args: {...}}``. A name is, in this order, one of ours, an entry
+point of the group ``gnn_dist.<kind>s`` of an installed package, or a dotted path to anything
+importable (``package.module.attribute``). There is no registry to edit.
+"""
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from gnn_dist.errors import InputError
+
+
+def resolve(kind: str, name: str, builtin: Mapping[str, str]) -> Any:
+    """The object that ``name`` means.
+
+    ``builtin`` maps our short names to dotted paths. Raises ``InputError`` when nothing has this
+    name, or when importing it fails.
+    """
+    path = builtin.get(name)
+    if path is None:
+        for entry in entry_points(group=f"gnn_dist.{kind}s", name=name):
+            try:
+                return entry.load()
+            except Exception as error:
+                raise InputError(
+                    f"{kind}: the entry point {name!r} ({entry.value}) cannot be loaded: {error}"
+                ) from error
+        if "." not in name:
+            installed = sorted({e.name for e in entry_points(group=f"gnn_dist.{kind}s")})
+            raise InputError(
+                f"{kind}: there is none named {name!r}; use one of "
+                f"{', '.join([*sorted(builtin), *installed])}, or a dotted path "
+                f"such as my_package.my_module.my_{kind}"
+            )
+        path = name
+    module_name, _, attribute = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except ModuleNotFoundError as error:
+        missing = error.name or module_name
+        if path == name and module_name.split(".")[0] == missing.split(".")[0]:
+            hint = "is the package installed, or its folder on PYTHONPATH?"
+        else:
+            hint = f"install the package that provides {missing!r}"
+        raise InputError(f"{kind}: cannot import {name!r}: no module {missing!r}; {hint}") from error
+    except AttributeError as error:
+        raise InputError(
+            f"{kind}: the module {module_name!r} has no attribute {attribute!r}; check {name!r}"
+        ) from error
+
+
+def build(kind: str, name: str, args: Mapping[str, Any], builtin: Mapping[str, str]) -> Any:
+    """Resolve ``name`` and bind ``args``: a class is constructed, a function becomes a partial.
+
+    Arguments that the part does not take are an ``InputError`` that lists the ones it takes.
+    """
+    part: Callable[..., Any] = resolve(kind, name, builtin)
+    check_arguments(kind, name, part, args)
+    if inspect.isclass(part):
+        return part(**args)
+    return functools.partial(part, **args) if args else part
+
+
+def check_arguments(
+    kind: str, name: str, part: Callable[..., Any], args: Mapping[str, Any]
+) -> None:
+    """Raise ``InputError`` for a keyword in ``args`` that ``part`` does not take."""
+    parameters = inspect.signature(part).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return
+    unknown = [a for a in args if a not in parameters]
+    if unknown:
+        taken = ", ".join(p for p in parameters if p != "self")
+        raise InputError(
+            f"{kind}.args: {name!r} takes no argument {unknown[0]!r}; it takes: {taken}"
+        )
