@@ -1,0 +1,16 @@
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+SHARED = Path(os.environ.get("GNN_DIST_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real data sets that developers have beside the repository."""
+    if not SHARED.is_dir():
+        pytest.skip(f"the shared data folder {SHARED} is absent (set GNN_DIST_SHARED_DATA)")
+    return SHARED
