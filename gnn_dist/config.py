@@ -1,0 +1,323 @@
+"""The typed configuration: one YAML file a job, every key also a dotted flag.
+
+A job is read with ``load(file, overrides)``; whatever is wrong with it is one ``InputError`` that
+names the key, the value and the remedy. Sections that name an exchangeable part (data set,
+partitioner, sampler, model, cache) have ``name`` and ``args`` (see ``gnn_dist.plugins``).
+"""
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from gnn_dist.errors import InputError
+
+
+def _split_commas(value: Any) -> Any:
+    """``10,5`` on the command line means ``[10, 5]``."""
+    if isinstance(value, str):
+        return [yaml.safe_load(item) for item in value.split(",") if item.strip()]
+    return [value] if isinstance(value, int | float) else value
+
+
+Ints = Annotated[list[int], BeforeValidator(_split_commas)]
+Names = Annotated[list[str], BeforeValidator(_split_commas)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True
+    )
+
+
+class Dataset(Section):
+    name: str
+    """a data set's name (see `gnn-dist datasets`) or dotted path"""
+    args: dict[str, Any] = {}
+    """keyword arguments of the data set"""
+
+
+class Partition(Section):
+    name: str = "metis"
+    """a partitioner's name or dotted path"""
+    args: dict[str, Any] = {}
+    """keyword arguments of the partitioner"""
+    parts: int | None = Field(None, ge=1)
+    """number of parts (default: one a worker, at least one)"""
+    path: Path | None = None
+    """the partition directory (default: `partition` in the output folder); used as it is where
+    it was made for this graph with these settings, made where it is missing"""
+    half: Names = []
+    """node tensors to store in float16; they are widened on reading"""
+    max_imbalance: float | None = Field(None, gt=1)
+    """refuse a partition whose largest part holds more than this times the mean of nodes"""
+
+
+class Sampler(Section):
+    name: str = "neighbor"
+    """a sampler's name or dotted path"""
+    fanouts: Ints = [10, 10]
+    """neighbours drawn a node, hop by hop from the seeds outward; -1 takes all"""
+    replace: bool = False
+    """draw with replacement"""
+    weights: str | None = None
+    """the edge tensor that holds sampling weights"""
+    args: dict[str, Any] = {}
+    """further keyword arguments of the sampler"""
+
+
+class Model(Section):
+    name: str = "sage"
+    """a model's name, or the dotted path of an nn.Module that takes (x, blocks)"""
+    layers: int | None = Field(None, ge=1)
+    """number of layers (default: one a fan-out)"""
+    args: dict[str, Any] = {}
+    """keyword arguments of the model, such as hidden and dropout"""
+
+
+class Task(Section):
+    kind: Literal["classification", "multilabel", "regression"] = "classification"
+    """what is predicted for a node"""
+    target: str = "y"
+    """the node tensor to predict"""
+    loss: str | None = None
+    """the loss (default: cross_entropy, bce or mse, by kind)"""
+    metrics: Names | None = None
+    """metrics by name or dotted path (default: by kind); the first one is monitored"""
+
+
+class Train(Section):
+    strategy: str = "data"
+    """how the ranks compute one global batch"""
+    epochs: int = Field(10, ge=1)
+    """passes over the training nodes"""
+    batch_size: int = Field(1024, ge=1)
+    """seed nodes of a global batch, over all workers"""
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    """the optimiser"""
+    lr: float = Field(3e-3, gt=0)
+    """learning rate"""
+    weight_decay: float = Field(0.0, ge=0)
+    """weight decay"""
+    clip_norm: float | None = Field(None, gt=0)
+    """largest norm of the gradient of a global batch"""
+    precision: Literal["float32", "bfloat16", "float64"] = "float32"
+    """bfloat16 runs the model under autocast; weights stay float32"""
+    max_steps: int | None = Field(None, ge=1)
+    """end after so many optimiser steps in all"""
+    evaluate_every: int = Field(1, ge=0)
+    """epochs between evaluations of the validation split; 0 never evaluates while training"""
+    patience: int | None = Field(None, ge=1)
+    """stop after so many evaluations without a better monitored metric"""
+    checkpoint_every: int | None = Field(None, ge=1)
+    """optimiser steps between checkpoints, besides the one after every epoch"""
+    keep_checkpoints: int = Field(2, ge=1)
+    """checkpoints kept, besides the best"""
+    baselines: bool = True
+    """also report a constant predictor and an MLP on the node's own features"""
+
+
+class Loader(Section):
+    prefetch: int = Field(4, ge=0)
+    """batches prepared ahead on threads; 0 prepares each one when it is needed"""
+    max_bytes: int = Field(1 << 30, ge=1)
+    """bytes of batches that may wait for the model (one is always allowed)"""
+    sampling_threads: int = Field(1, ge=1)
+    """threads that sample; more than one where no other host is asked"""
+    drop_last: bool = False
+    """leave out the last, smaller batch of an epoch"""
+
+
+class Cache(Section):
+    name: str = "none"
+    """a cache policy's name or dotted path"""
+    fraction: float = Field(0.0, ge=0, le=1)
+    """rows kept of other hosts, as a fraction of the halo"""
+    args: dict[str, Any] = {}
+    """keyword arguments of the policy"""
+
+
+class Cluster(Section):
+    workers: int = Field(0, ge=0)
+    """Ray workers, one rank each; 0 trains in this process without Ray"""
+    address: str | None = None
+    """a Ray cluster's address, or `auto`; none starts a local Ray"""
+    placement: Literal["auto", "per-rank"] = "auto"
+    """`auto`: ranks of a host share its partitions; `per-rank`: each rank is a host of its own"""
+    threads: int = Field(1, ge=1)
+    """compute threads a rank"""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """where models run; `auto` takes a GPU where the worker has one"""
+    timeout: float = Field(120.0, gt=0)
+    """seconds after which a rank that does not answer is an error"""
+    max_failures: int = Field(2, ge=0)
+    """how often a failed group of workers is restarted from the last checkpoint"""
+    stage_dir: Path | None = None
+    """a local folder to which each host copies its own partitions first"""
+    tune_allocator: bool = True
+    """keep freed memory in the process (glibc mallopt); faster, at the price of peak memory"""
+
+
+class Config(Section):
+    name: str = "run"
+    """a name for the report"""
+    seed: int = Field(0, ge=0)
+    """the seed of every random choice"""
+    output: Path | None = None
+    """the folder of the run (default: runs/NAME)"""
+    dataset: Dataset | None = None
+    """the graph; may be left out where partition.path names an existing partition"""
+    partition: Partition = Partition()
+    sampler: Sampler = Sampler()
+    model: Model = Model()
+    task: Task = Task()
+    train: Train = Train()
+    loader: Loader = Loader()
+    cache: Cache = Cache()
+    cluster: Cluster = Cluster()
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        return self.output or Path("runs") / self.name
+
+    @property
+    def num_parts(self) -> int:
+        return self.partition.parts or max(self.cluster.workers, 1)
+
+    def dump(self) -> str:
+        """As YAML, in the order of the fields; ``load`` reads it back."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+    def fingerprint(self) -> str:
+        """Digest of everything that decides the weights after a given number of steps.
+
+        Where a run is placed, how many workers compute it, how long it goes on and what is
+        printed do not belong to it, so that a run may be resumed with those changed.
+        """
+        free = {"name", "output", "loader", "cache", "cluster"}
+        free_train = {
+            "epochs", "max_steps", "evaluate_every", "patience", "checkpoint_every",
+            "keep_checkpoints", "baselines", "strategy",
+        }  # fmt: skip
+        values = self.model_dump(mode="json", exclude=free)
+        values["drop_last"] = self.loader.drop_last
+        values["train"] = {k: v for k, v in values["train"].items() if k not in free_train}
+        values["partition"] = None  # a batch does not depend on the partition
+        return hashlib.blake2b(
+            json.dumps(values, sort_keys=True).encode(), digest_size=8
+        ).hexdigest()
+
+
+def load(file: Path | None, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Read a YAML file and apply ``overrides``, dotted keys → values."""
+    values: dict[str, Any] = {}
+    if file is not None:
+        try:
+            text = file.read_text()
+        except OSError as error:
+            raise InputError(
+                f"config file: cannot read {str(file)!r} ({error.strerror}); give the path of a "
+                "YAML file, such as configs/quickstart.yaml"
+            ) from error
+        try:
+            values = yaml.safe_load(text) or {}
+        except yaml.YAMLError as error:
+            raise InputError(f"config file {file}: is not valid YAML: {error}") from error
+        if not isinstance(values, dict):
+            raise InputError(
+                f"config file {file}: holds a {type(values).__name__}; give `key: value` lines"
+            )
+    for key, value in (overrides or {}).items():
+        _assign(values, key, value)
+    try:
+        config = Config.model_validate(values)
+    except ValidationError as error:
+        raise InputError(_explain(error)) from None
+    _check_together(config)
+    return config
+
+
+def flags(section: type[Section] = Config, prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Every key of the configuration as (dotted name, field)."""
+    for name, info in section.model_fields.items():
+        inner = _section_of(info)
+        if inner is not None:
+            yield from flags(inner, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", info
+
+
+def _section_of(info: FieldInfo) -> type[Section] | None:
+    for kind in (info.annotation, *get_args(info.annotation)):
+        if isinstance(kind, type) and issubclass(kind, Section):
+            return kind
+    return None
+
+
+def _assign(values: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for step in path:
+        inner = values.get(step)
+        if inner is None:
+            inner = values[step] = {}
+        if not isinstance(inner, dict):
+            raise InputError(f"config {key}: {step!r} is a value, not a section")
+        values = inner
+    values[last] = value
+
+
+def _explain(error: ValidationError) -> str:
+    """Sentences for people, one an error."""
+    return "; ".join(_explain_one(e) for e in error.errors()[:5])
+
+
+def _explain_one(error: Any) -> str:
+    path = [str(step) for step in error["loc"]]
+    key = ".".join(path)
+    if error["type"] == "extra_forbidden":
+        section: type[Section] = Config
+        for step in path[:-1]:
+            section = _section_of(section.model_fields[step]) or section
+        known = list(section.model_fields)
+        close = difflib.get_close_matches(path[-1], known, 1)
+        remedy = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
+        return f"config {key}: unknown key; {remedy}"
+    if error["type"] == "missing":
+        return f"config {key}: is required; give a value"
+    return f"config {key}: {error['input']!r} is not valid; {error['msg'][:1].lower()}" + error[
+        "msg"
+    ].removeprefix(error["msg"][:1])
+
+
+def _check_together(config: Config) -> None:
+    """What no single field can tell."""
+    fanouts, layers = config.sampler.fanouts, config.model.layers
+    if not fanouts:
+        raise InputError("config sampler.fanouts: is empty; give one number a layer, as in [10, 5]")
+    for fanout in fanouts:
+        if fanout < 1 and fanout != -1:
+            raise InputError(
+                f"config sampler.fanouts: {fanout} is not valid; give numbers >= 1, or -1 for all"
+            )
+    if layers is not None and layers != len(fanouts):
+        raise InputError(
+            f"config sampler.fanouts: {fanouts} has {len(fanouts)} hops for a model of {layers} "
+            f"layers (model.layers); give {layers} fan-outs or leave model.layers out"
+        )
+    if config.dataset is None and config.partition.path is None:
+        raise InputError(
+            "config dataset: is missing; name a data set, or an existing partition with "
+            "partition.path"
+        )
+    if config.cluster.workers > config.train.batch_size:
+        raise InputError(
+            f"config train.batch_size: {config.train.batch_size} is less than cluster.workers "
+            f"({config.cluster.workers}); give at least one seed a worker"
+        )
