@@ -1,0 +1,57 @@
+"""The strategy protocol: how the ranks compute one global batch.
+
+A strategy owns everything between "global batch k of epoch e" and "its gradient stands in every
+parameter". The trainer above it knows nothing of samplers, blocks or stages.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from gnn_dist.batch import BatchIndex
+
+
+@dataclass(slots=True)
+class StepReport:
+    """What one optimiser step did.
+
+    Attributes:
+        loss: mean loss over the seeds of the global batch (equal on every rank).
+        seeds: seeds of the global batch.
+        seconds: seconds by activity on this rank (``sample``, ``fetch``, ``wait``, ``compute``,
+            ``synchronise``); sampling and fetching run ahead and may overlap with the others.
+    """
+
+    loss: float
+    seeds: int
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Strategy(Protocol):
+    """One way to compute global batches. All give the same loss and gradients."""
+
+    name: str
+    model: torch.nn.Module
+
+    def num_batches(self) -> int:
+        """Global batches in an epoch, the same on every rank."""
+        ...
+
+    def shares(self, epoch: int, first: int, stop: int) -> Iterator[tuple[BatchIndex, Any]]:
+        """This rank's shares of global batches ``first`` to ``stop - 1``, in order."""
+        ...
+
+    def backward(self, share: Any) -> StepReport:
+        """Leave the gradient of the global batch in ``.grad`` of every parameter of this rank."""
+        ...
+
+    def predict(self, split: str) -> tuple[Tensor, Tensor, Tensor] | None:
+        """(original ids, outputs, targets) of a split, exact, gathered on rank 0; None elsewhere."""
+        ...
+
+    def communication(self) -> dict[str, Any]:
+        """Rows and bytes moved since the start, summed over ranks (collective)."""
+        ...
