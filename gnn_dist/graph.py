@@ -244,8 +244,7 @@ def _check_tensors(
             raise InputError(f"graph.{group}: a tensor's name must be an identifier, not {name!r}")
         if array.ndim == 0 or array.shape[0] != rows:
             raise InputError(
-                f"graph.{group}.{name}: has shape {array.shape} for {rows} {what}; "
-                f"give {rows} rows"
+                f"graph.{group}.{name}: has shape {array.shape} for {rows} {what}; give {rows} rows"
             )
         if array.dtype.kind not in "fiub":
             raise InputError(

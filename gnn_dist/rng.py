@@ -38,6 +38,7 @@ class Stream(IntEnum):
     PARTITION = 5
     DATASET = 6
     LAYER = 7  # layer-dependent samplers (LADIES, FastGCN)
+    MODEL = 8  # torch's own generator, for models that draw from it
 
 
 def _mix(x: int) -> int:

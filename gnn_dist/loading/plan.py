@@ -52,9 +52,7 @@ class EpochPlan:
 
     def order(self, epoch: int) -> np.ndarray:
         """Positions of the training nodes in the order of this epoch: int64[n]."""
-        return rng.permutation(
-            rng.fold(self.seed, rng.Stream.SHUFFLE, epoch), self.original_ids
-        )
+        return rng.permutation(rng.fold(self.seed, rng.Stream.SHUFFLE, epoch), self.original_ids)
 
     def batch(self, order: np.ndarray, batch: int) -> np.ndarray:
         """Positions of the seeds of one global batch."""

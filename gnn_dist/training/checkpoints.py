@@ -63,9 +63,7 @@ class Checkpoint:
     def check(self, *, graph: str, config: str, model: Mapping[str, list[int]]) -> None:
         """Raise ``InputError`` where this is not a checkpoint of the same run."""
         if self.model != model:
-            names = sorted(
-                n for n in {*self.model, *model} if self.model.get(n) != model.get(n)
-            )
+            names = sorted(n for n in {*self.model, *model} if self.model.get(n) != model.get(n))
             name = names[0]
             raise InputError(
                 f"checkpoint {self.path}: is of another model: parameter {name!r} is "
@@ -163,7 +161,9 @@ def read(path: Path) -> Checkpoint:
     try:
         intact = _checksum(path / "state.pt") == checksum
     except OSError as error:
-        raise InputError(f"checkpoint {path}: state.pt cannot be read ({error.strerror})") from error
+        raise InputError(
+            f"checkpoint {path}: state.pt cannot be read ({error.strerror})"
+        ) from error
     if not intact:
         raise InputError(f"checkpoint {path}: state.pt is damaged (its checksum does not match)")
     return checkpoint

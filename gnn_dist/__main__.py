@@ -1,0 +1,3 @@
+from gnn_dist.cli import main
+
+raise SystemExit(main())

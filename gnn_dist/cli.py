@@ -1,0 +1,227 @@
+"""The command line: ``gnn-dist COMMAND``; a mistake of the user is one sentence and exit code 2."""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import shtab
+import yaml
+
+from gnn_dist import __version__, config
+from gnn_dist.errors import InputError, WorkerError
+
+JOBS = ("train", "partition")
+_DOTTED = re.compile(r"--\w+(\.\w+)+")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is 0, 1 (the run failed), 2 (bad input) or 130 (Ctrl-C)."""
+    parser = build_parser()
+    plain, dotted = _take_dotted(sys.argv[1:] if argv is None else argv, parser)
+    arguments = parser.parse_args(plain)
+    if dotted and arguments.command not in JOBS:
+        parser.error(f"{arguments.command} takes no configuration; remove --{next(iter(dotted))}")
+    try:
+        arguments.overrides = {**_given_flags(arguments), **dotted}
+        COMMANDS[arguments.command](arguments)
+    except InputError as error:
+        print(f"gnn-dist {arguments.command}: {error}", file=sys.stderr)
+        return 2
+    except WorkerError as error:
+        print(f"gnn-dist {arguments.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nstopped; the last checkpoint is kept", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output went away, as in `gnn-dist ... | head`
+        sys.stderr.close()
+        return 1
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line, every key of the configuration included."""
+    parser = argparse.ArgumentParser(
+        prog="gnn-dist",
+        description="Distributed mini-batch training of graph neural networks.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"gnn-dist {__version__}")
+    shtab.add_argument_to(parser, "--print-completion", help="print a shell's completion script")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    train = _job(commands, "train", "partition, train, evaluate and report")
+    train.add_argument("--resume", type=Path, metavar="RUN", help="go on with the run in a folder")
+    train.add_argument(
+        "--dry-run", action="store_true", help="resolve, validate and estimate; start nothing"
+    )
+    _job(commands, "partition", "partition a data set and write it")
+    verify = commands.choices["partition"]
+    verify.add_argument("--verify", type=Path, metavar="DIR", help="check an existing partition")
+
+    evaluate = commands.add_parser(
+        "evaluate", help="exact inference and metrics of a trained run", allow_abbrev=False
+    )
+    evaluate.add_argument("run", type=Path, help="the run's folder")
+    evaluate.add_argument("--split", default="test", help="which nodes (default: test)")
+    evaluate.add_argument("--checkpoint", type=Path, help="a checkpoint (default: the run's best)")
+
+    report = commands.add_parser(
+        "report", help="write report.html of a run again", allow_abbrev=False
+    )
+    report.add_argument("run", type=Path, help="the run's folder")
+
+    datasets = commands.add_parser("datasets", help="list the data sets", allow_abbrev=False)
+    datasets.add_argument("name", nargs="?", help="show one data set and its arguments")
+    commands.add_parser("doctor", help="tell what is installed and what works")
+    return parser
+
+
+def _job(commands: Any, name: str, help_: str) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name,
+        help=help_,
+        allow_abbrev=False,
+        usage=f"gnn-dist {name} [CONFIG] [options] [--SECTION.KEY VALUE ...]",
+        epilog="Arguments of a part are given as --model.args.hidden 64.",
+    )
+    parser.add_argument("config", type=Path, nargs="?", help="a YAML file, as in configs/")
+    parser.add_argument(
+        "--print-config", action="store_true", help="print the resolved configuration and end"
+    )
+    group = parser.add_argument_group("configuration (every key of the YAML file)")
+    for key, info in config.flags():
+        description = (info.description or "").replace("\n", " ").replace("%", "%%")
+        group.add_argument(
+            f"--{key}",
+            dest=f"config:{key}",
+            metavar=key.rsplit(".", 1)[-1].upper(),
+            default=argparse.SUPPRESS,
+            type=_yaml_value,
+            help=description,
+        )
+    return parser
+
+
+def _yaml_value(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def _given_flags(arguments: argparse.Namespace) -> dict[str, Any]:
+    prefix = "config:"
+    return {k.removeprefix(prefix): v for k, v in vars(arguments).items() if k.startswith(prefix)}
+
+
+def _take_dotted(
+    argv: Sequence[str], parser: argparse.ArgumentParser
+) -> tuple[list[str], dict[str, Any]]:
+    """Take ``--section.key VALUE`` and ``--section.key=VALUE`` out of the arguments.
+
+    Taken before argparse sees them: it cannot know the arguments of a part
+    (``--model.args.hidden``), and it would read ``-1,-1`` as a flag. The configuration names a
+    key that does not exist better than argparse does.
+    """
+    plain: list[str] = []
+    found: dict[str, Any] = {}
+    tokens = list(argv)
+    while tokens:
+        token = tokens.pop(0)
+        flag, equals, value = token.partition("=")
+        if not _DOTTED.fullmatch(flag):
+            plain.append(token)
+            continue
+        if not equals:
+            if not tokens:
+                parser.error(f"{flag}: expected a value")
+            value = tokens.pop(0)
+        found[flag[2:]] = _yaml_value(value)
+    return plain, found
+
+
+def _train(arguments: argparse.Namespace) -> None:
+    from gnn_dist.training import jobs
+
+    if arguments.resume is not None:
+        if arguments.config is not None:
+            raise InputError(
+                f"train: both a config ({arguments.config}) and --resume {arguments.resume} are "
+                "given; a resumed run has its own config.yaml: leave one of them out"
+            )
+        file = arguments.resume / "config.yaml"
+        if not file.is_file():
+            raise InputError(
+                f"--resume {arguments.resume}: holds no config.yaml; give the folder of a run, "
+                "such as runs/quickstart"
+            )
+        arguments.overrides.setdefault("output", str(arguments.resume))
+        job = config.load(file, arguments.overrides)
+    else:
+        job = _config(arguments)
+    if arguments.print_config:
+        print(job.dump(), end="")
+    elif arguments.dry_run:
+        print(jobs.dry_run(job))
+    else:
+        jobs.train(job, resume=arguments.resume is not None)
+
+
+def _partition(arguments: argparse.Namespace) -> None:
+    from gnn_dist.training import jobs
+
+    if arguments.verify is not None:
+        print(jobs.verify(arguments.verify))
+        return
+    job = _config(arguments)
+    if arguments.print_config:
+        print(job.dump(), end="")
+    else:
+        jobs.partition(job)
+
+
+def _config(arguments: argparse.Namespace) -> config.Config:
+    if arguments.config is None and not arguments.overrides:
+        raise InputError("config: is missing; give a YAML file, such as configs/quickstart.yaml")
+    return config.load(arguments.config, arguments.overrides)
+
+
+def _evaluate(arguments: argparse.Namespace) -> None:
+    from gnn_dist.training import jobs
+
+    jobs.evaluate(arguments.run, split=arguments.split, checkpoint=arguments.checkpoint)
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    from gnn_dist.training import report
+
+    print(report.write(arguments.run))
+
+
+def _datasets(arguments: argparse.Namespace) -> None:
+    from gnn_dist import datasets
+
+    print(datasets.describe(arguments.name))
+
+
+def _doctor(arguments: argparse.Namespace) -> None:
+    from gnn_dist.cluster import doctor
+
+    print(doctor.describe())
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "train": _train,
+    "partition": _partition,
+    "evaluate": _evaluate,
+    "report": _report,
+    "datasets": _datasets,
+    "doctor": _doctor,
+}
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,234 @@
+"""Exact inference over the partitions: full neighbourhoods, one layer at a time.
+
+Layer by layer every hidden row of the graph is computed once, by the rank at whose home it is, and
+lies in a file that is mapped by the ranks of its host; rows of other hosts are fetched like
+features. Cost: one pass over all edges a layer, however deep the model. A model that does not offer
+``forward_layer`` is evaluated on full-neighbour mini-batches instead: as exact, but dearer.
+"""
+
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.lib.format import open_memmap
+from torch import Tensor, nn
+
+from gnn_dist.batch import BatchIndex
+from gnn_dist.cluster import Exchange, Placement
+from gnn_dist.features import FeatureStore
+from gnn_dist.loading import Homes
+from gnn_dist.sampling import NeighborSampler, Topology
+from gnn_dist.storage import Part, PartitionedGraph, Schema, TensorSpec
+
+_CHUNK_EDGES = 1 << 20  # expected edges of a chunk of destination nodes
+_BATCH_SEEDS = 256  # seeds of a full-neighbour mini-batch
+
+
+class Inference:
+    """Predicts for the nodes of a split. All calls are collective.
+
+    Args:
+        graph: the partitions.
+        topology: full in-neighbours of any node.
+        features: rows of any node.
+        placement: ranks and hosts.
+        exchange: agrees on numbers of rounds; used by the calling thread alone.
+        feature_exchange: the exchange of ``features``, for hidden rows (which are fetched when no
+            batch is being prepared).
+        sampler: the sampler of training; its edge tensors and weights are used with all
+            neighbours.
+        inputs: the node tensor that models read, or None.
+        device: where the model runs.
+    """
+
+    def __init__(
+        self,
+        graph: PartitionedGraph,
+        topology: Topology,
+        features: FeatureStore,
+        placement: Placement,
+        exchange: Exchange,
+        feature_exchange: Exchange,
+        sampler: NeighborSampler,
+        inputs: str | None,
+        device: torch.device,
+    ) -> None:
+        self._graph = graph
+        self._topology = topology
+        self._features = features
+        self._placement = placement
+        self._exchange = exchange
+        self._feature_exchange = feature_exchange
+        self._sampler = sampler
+        self._inputs = inputs
+        self._device = device
+        self._homes = Homes.of(graph.offsets, placement)
+        degree = max(1.0, graph.num_edges / graph.num_nodes)
+        self._chunk = int(min(max(_CHUNK_EDGES / degree, 256), 1 << 16))
+
+    @torch.no_grad()
+    def predict(self, model: nn.Module, split: str, target: str) -> tuple[Tensor, Tensor, Tensor]:
+        """This rank's share of a split: (original ids int64[n], outputs, targets).
+
+        Every node of the split is in the share of exactly one rank, its home.
+        """
+        wanted, original = self._graph.split(split)
+        mine = self._homes(wanted) == self._placement.rank
+        order = np.argsort(wanted[mine])  # by global id: neighbours in storage stay together
+        nodes, original = wanted[mine][order], original[mine][order]
+        layers = getattr(model, "layers", None)
+        if layers is not None and hasattr(model, "forward_layer"):
+            outputs = self._by_layers(model, len(layers), nodes)
+        else:
+            outputs = self._by_batches(model, nodes)
+        targets = self._features.fetch(target, nodes)
+        return torch.from_numpy(original), outputs, targets
+
+    def _by_layers(self, model: nn.Module, num_layers: int, nodes: np.ndarray) -> Tensor:
+        source, name = self._features, self._inputs
+        scratch = _Scratch(self._placement, self._exchange)
+        try:
+            for layer in range(num_layers - 1):
+                table: _HiddenTable | None = None
+                for chunk in self._rounds(self._homes.ranges(self._placement.rank)):
+                    rows = self._layer(model, layer, chunk, source, name)
+                    if table is None:
+                        table = _HiddenTable(scratch, layer, self._graph, rows)
+                    table.write(chunk, rows)
+                assert table is not None
+                self._exchange.barrier()
+                source, name = table.store(self._graph, self._placement, self._feature_exchange)
+                scratch.forget(layer - 1)
+            last = num_layers - 1
+            outputs = [self._layer(model, last, c, source, name) for c in self._pieces(nodes)]
+            self._exchange.barrier()
+        finally:
+            scratch.close()
+        return torch.cat(outputs)
+
+    def _layer(
+        self,
+        model: nn.Module,
+        layer: int,
+        nodes: np.ndarray,
+        source: FeatureStore,
+        name: str | None,
+    ) -> Tensor:
+        """Rows of one layer for ``nodes`` (possibly none: the fetches are collective)."""
+        block, inputs = self._sampler.full_block(self._topology, nodes)
+        x = None if name is None else source.rows(name, inputs)
+        if self._device.type != "cpu":
+            block = block.to(self._device)
+            x = None if x is None else x.to(self._device)
+        return model.forward_layer(layer, x, block).cpu()
+
+    def _by_batches(self, model: nn.Module, nodes: np.ndarray) -> Tensor:
+        sampler = self._sampler.full()
+        outputs = []
+        for seeds in self._pieces(nodes, _BATCH_SEEDS):
+            batch = sampler.sample(
+                self._topology, seeds, seed=0, index=BatchIndex(0, 0), global_seeds=len(seeds)
+            )
+            x = None
+            if self._inputs is not None:
+                x = self._features.fetch(self._inputs, batch.input_nodes.numpy()).to(self._device)
+            outputs.append(model(x, [b.to(self._device) for b in batch.blocks]).cpu())
+        return torch.cat(outputs)
+
+    def _rounds(self, ranges: list[tuple[int, int]]) -> Iterator[np.ndarray]:
+        nodes = [np.arange(start, stop, dtype=np.int64) for start, stop in ranges]
+        yield from self._pieces(np.concatenate([np.empty(0, np.int64), *nodes]))
+
+    def _pieces(self, nodes: np.ndarray, size: int | None = None) -> Iterator[np.ndarray]:
+        """Cut ``nodes`` into pieces, equally many on every rank (the last ones may be empty)."""
+        size = size or self._chunk
+        rounds = torch.tensor([max(1, -(-len(nodes) // size))])
+        for k in range(int(self._exchange.all_reduce_max(rounds))):
+            yield nodes[k * size : (k + 1) * size]
+
+
+class _Scratch:
+    """A folder for hidden rows, shared by the ranks of one host and removed at the end."""
+
+    def __init__(self, placement: Placement, exchange: Exchange) -> None:
+        self.leader = placement.is_leader
+        self._exchange = exchange
+        mine = tempfile.mkdtemp(prefix="gnn-dist-hidden-") if self.leader else ""
+        self.path = Path(exchange.all_gather_object(mine)[placement.local_ranks[0]])
+
+    def file(self, layer: int, part: int) -> Path:
+        return self.path / f"layer{layer}-part{part}.npy"
+
+    def barrier(self) -> None:
+        self._exchange.barrier()
+
+    def forget(self, layer: int) -> None:
+        """Remove a layer that is no longer read (maps that are still open stay valid)."""
+        if self.leader:
+            for file in self.path.glob(f"layer{layer}-*"):
+                file.unlink()
+
+    def close(self) -> None:
+        if self.leader:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+class _HiddenTable:
+    """The rows of one hidden layer of this host's parts, in files that its ranks fill together."""
+
+    def __init__(
+        self, scratch: _Scratch, layer: int, graph: PartitionedGraph, like: Tensor
+    ) -> None:
+        self._width = tuple(like.shape[1:])
+        self._dtype = like.numpy().dtype
+        self._graph = graph
+        self._files = {}
+        self._scratch = scratch
+        self._layer = layer
+        if scratch.leader:
+            for part in range(graph.num_parts):
+                size = int(graph.offsets[part + 1] - graph.offsets[part])
+                # Sparse files: parts of other hosts take no space.
+                open_memmap(
+                    scratch.file(layer, part), "w+", self._dtype, (size, *self._width)
+                ).flush()
+        scratch.barrier()
+
+    def _part(self, part: int) -> np.ndarray:
+        if part not in self._files:
+            self._files[part] = open_memmap(self._scratch.file(self._layer, part), "r+")
+        return self._files[part]
+
+    def write(self, nodes: np.ndarray, rows: Tensor) -> None:
+        """Store the rows of ``nodes``, ascending global ids of this host."""
+        values, offsets = rows.numpy(), self._graph.offsets
+        cuts = np.searchsorted(nodes, offsets)
+        for part in range(self._graph.num_parts):
+            low, high = cuts[part], cuts[part + 1]
+            if low < high:
+                self._part(part)[nodes[low:high] - offsets[part]] = values[low:high]
+
+    def store(
+        self, graph: PartitionedGraph, placement: Placement, exchange: Exchange
+    ) -> tuple[FeatureStore, str]:
+        """A feature store over the finished table, and the name of its tensor."""
+
+        def part(index: int) -> Part:
+            return dataclasses.replace(graph.part(index), node={"hidden": self._part(index)})
+
+        spec = TensorSpec(self._dtype.name, self._dtype.name, self._width)
+        view = PartitionedGraph(
+            offsets=graph.offsets,
+            num_edges=graph.num_edges,
+            schema=Schema(node={"hidden": spec}),
+            original_ids=graph.original_ids(),
+            splits={},
+            parts=part,
+            graph=graph,
+            info={},
+        )
+        return FeatureStore(view, placement, exchange), "hidden"
