@@ -1,0 +1,23 @@
+"""Neighbours of nodes wherever they are stored, and samplers over them.
+
+``Topology`` is the seam: ``LocalTopology`` has the whole graph in one part,
+``PartitionedTopology`` the parts of a host and, by exchange, those of other hosts. A sampler is
+the same code over both and returns the same mini-batch.
+"""
+
+from gnn_dist.sampling.neighbor import NeighborSampler, full_neighbour_block, make_block
+from gnn_dist.sampling.partitioned import PartitionedTopology
+from gnn_dist.sampling.relabel import Relabeller
+from gnn_dist.sampling.topology import ALL, LocalTopology, Neighbours, Topology
+
+__all__ = [
+    "ALL",
+    "LocalTopology",
+    "NeighborSampler",
+    "Neighbours",
+    "PartitionedTopology",
+    "Relabeller",
+    "Topology",
+    "full_neighbour_block",
+    "make_block",
+]

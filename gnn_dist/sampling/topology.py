@@ -1,0 +1,204 @@
+"""``Topology``: sampled or full in-neighbours of these nodes, wherever their rows are stored."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from gnn_dist.errors import InputError
+from gnn_dist.kernels import sample as kernels
+from gnn_dist.storage import Part
+
+ALL = kernels.ALL
+"""The fan-out that takes every in-neighbour."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Neighbours:
+    """Some in-edges of n nodes. The arrays belong to the caller, who may overwrite them.
+
+    Attributes:
+        indptr: int64[n + 1].
+        indices: int32[e] or int64[e], *global* ids of the sources; within a row in the order of the
+            graph.
+        edge_ids: int64[e] original edge ids, where asked for.
+        edge: the edge tensors asked for, with e rows.
+    """
+
+    indptr: np.ndarray
+    indices: np.ndarray
+    edge_ids: np.ndarray | None = None
+    edge: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+class Topology(Protocol):
+    """Where neighbours come from.
+
+    Draws are keyed by ``key`` and the *original* id of each node alone: the same edges come back
+    whatever the partition, the other nodes of the call and their order.
+    """
+
+    @property
+    def num_nodes(self) -> int: ...
+
+    @property
+    def collective(self) -> bool:
+        """Whether ``sample`` is a collective call: every rank makes the same calls in the same
+        order, one thread at a time, also with no nodes."""
+        ...
+
+    def sample(
+        self,
+        nodes: np.ndarray,
+        fanout: int,
+        key: int,
+        *,
+        replace: bool = False,
+        weights: str | None = None,
+        edge_ids: bool = False,
+        edge: Sequence[str] = (),
+    ) -> Neighbours:
+        """Up to ``fanout`` in-edges of each of ``nodes`` (int64[n], global ids; -1 takes all).
+
+        Without ``replace`` an edge is drawn at most once. ``weights`` names an edge tensor of
+        non-negative numbers: the probabilities of a draw are proportional to them.
+        """
+        ...
+
+    def original_ids(self, nodes: np.ndarray) -> np.ndarray:
+        """int64[n] original ids of ``nodes`` (int64[n], global ids)."""
+        ...
+
+
+class PartRows:
+    """The rows of one part, sampled where they lie. ``nodes`` are global ids that it owns."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        ids = part.original_ids
+        # ascending and distinct, so the ends alone tell
+        self.identity = ids.size == 0 or (
+            int(ids[0]) == part.first and int(ids[-1]) == part.first + ids.size - 1
+        )
+        self._weights: dict[str, np.ndarray] = {}
+
+    def original_ids(self, nodes: np.ndarray) -> np.ndarray:
+        return nodes if self.identity else self.part.original_ids[nodes - self.part.first]
+
+    def sample(
+        self,
+        nodes: np.ndarray,
+        fanout: int,
+        key: int,
+        *,
+        replace: bool = False,
+        weights: str | None = None,
+        edge_ids: bool = False,
+        edge: Sequence[str] = (),
+    ) -> Neighbours:
+        part = self.part
+        nodes = np.ascontiguousarray(nodes, np.int64)
+        rows = nodes - part.first if part.first else nodes
+        assert not rows.size or (rows.min() >= 0 and rows.max() < part.indptr.size - 1), (
+            f"part {part.index} is asked for nodes that it does not own"
+        )
+        probability = None if weights is None or fanout == ALL else self._weight(weights)
+        if probability is None:
+            starts, lengths, indptr = kernels.extents(part.indptr, rows, fanout, replace)
+        else:
+            starts, lengths, indptr, bad = kernels.weighted_extents(
+                part.indptr, probability, rows, fanout, replace
+            )
+            if bad >= 0:
+                raise InputError(
+                    f"sampler.weights: edge tensor {weights!r} holds {probability[bad]} for edge "
+                    f"{part.edge_ids[bad]}; weights must not be negative"
+                )
+        sources = np.empty(int(indptr[-1]), part.indices.dtype)
+        positions = np.empty(sources.size if edge_ids or edge else 0, np.int64)
+        if fanout == ALL:
+            kernels.copy_rows(part.indices, starts, lengths, indptr, sources, positions)
+        else:
+            states = kernels.row_states(np.uint64(key), self.original_ids(nodes))
+            if probability is None:
+                kernels.fill(
+                    part.indices, states, starts, lengths, indptr, fanout, replace,
+                    sources, positions,
+                )  # fmt: skip
+            else:
+                kernels.weighted_fill(
+                    part.indices, probability, states, starts, lengths, indptr, replace,
+                    sources, positions,
+                )  # fmt: skip
+        return Neighbours(
+            indptr,
+            sources,
+            part.edge_ids[positions] if edge_ids else None,
+            {name: widened(edge_tensor(part.edge, name)[positions]) for name in edge},
+        )
+
+    def _weight(self, name: str) -> np.ndarray:
+        """The weights as float32[e] or float64[e]; other dtypes are converted once."""
+        if name not in self._weights:
+            values = edge_tensor(self.part.edge, name, "sampler.weights")
+            if values.ndim != 1 and values.size != len(values):
+                raise InputError(
+                    f"sampler.weights: edge tensor {name!r} has shape {values.shape}; "
+                    "give one number an edge"
+                )
+            dtype = np.float64 if values.dtype.kind in "iu" else values.dtype
+            dtype = np.float32 if dtype in (np.float16, np.bool_) else dtype
+            self._weights[name] = np.ascontiguousarray(values.reshape(-1), dtype)
+        return self._weights[name]
+
+
+def edge_tensor(
+    tensors: Mapping[str, np.ndarray], name: str, key: str = "sampler.edge"
+) -> np.ndarray:
+    """The edge tensor ``name``, or an ``InputError`` that lists the ones there are."""
+    if name not in tensors:
+        names = ", ".join(tensors) or "no edge tensor"
+        raise InputError(f"{key}: the graph has no edge tensor {name!r}; it has {names}")
+    return tensors[name]
+
+
+def widened(rows: np.ndarray) -> np.ndarray:
+    """float16 is a way to store float32."""
+    return rows.astype(np.float32) if rows.dtype == np.float16 else rows
+
+
+class LocalTopology:
+    """The whole graph in one part, in this process."""
+
+    collective = False
+
+    def __init__(self, part: Part) -> None:
+        if part.first != 0 or part.halo.size:
+            raise InputError(
+                f"topology: part {part.index} is not the whole graph; use PartitionedTopology, or "
+                "PartitionedGraph.from_graph(graph).part(0)"
+            )
+        self._rows = PartRows(part)
+
+    @property
+    def num_nodes(self) -> int:
+        return self._rows.part.indptr.size - 1
+
+    def sample(
+        self,
+        nodes: np.ndarray,
+        fanout: int,
+        key: int,
+        *,
+        replace: bool = False,
+        weights: str | None = None,
+        edge_ids: bool = False,
+        edge: Sequence[str] = (),
+    ) -> Neighbours:
+        return self._rows.sample(
+            nodes, fanout, key, replace=replace, weights=weights, edge_ids=edge_ids, edge=edge
+        )
+
+    def original_ids(self, nodes: np.ndarray) -> np.ndarray:
+        return self._rows.original_ids(nodes)
