@@ -2,7 +2,7 @@
 
 Every exchangeable part (partitioner, sampler, model, data set, metric, cache policy) is named in
 the configuration as ``{name: ..., args: {...}}``. A name is, in this order, one of ours, an entry
-point of the group ``gnn_dist.<kind>s`` of an installed package, or a dotted path to anything
+point of the group ``gnn_dist.<kind>s`` (``gnn_dist.strategies``) of an installed package, or a dotted path to anything
 importable (``package.module.attribute``). There is no registry to edit.
 """
 
@@ -24,7 +24,7 @@ def resolve(kind: str, name: str, builtin: Mapping[str, str]) -> Any:
     """
     path = builtin.get(name)
     if path is None:
-        for entry in entry_points(group=f"gnn_dist.{kind}s", name=name):
+        for entry in entry_points(group=_group(kind), name=name):
             try:
                 return entry.load()
             except Exception as error:
@@ -32,7 +32,7 @@ def resolve(kind: str, name: str, builtin: Mapping[str, str]) -> Any:
                     f"{kind}: the entry point {name!r} ({entry.value}) cannot be loaded: {error}"
                 ) from error
         if "." not in name:
-            installed = sorted({e.name for e in entry_points(group=f"gnn_dist.{kind}s")})
+            installed = sorted({e.name for e in entry_points(group=_group(kind))})
             raise InputError(
                 f"{kind}: there is none named {name!r}; use one of "
                 f"{', '.join([*sorted(builtin), *installed])}, or a dotted path "
@@ -53,6 +53,11 @@ def resolve(kind: str, name: str, builtin: Mapping[str, str]) -> Any:
         raise InputError(
             f"{kind}: the module {module_name!r} has no attribute {attribute!r}; check {name!r}"
         ) from error
+
+
+def _group(kind: str) -> str:
+    """The entry point group of a kind of part."""
+    return f"gnn_dist.{kind[:-1]}ies" if kind.endswith("y") else f"gnn_dist.{kind}s"
 
 
 def build(kind: str, name: str, args: Mapping[str, Any], builtin: Mapping[str, str]) -> Any:

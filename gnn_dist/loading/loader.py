@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from gnn_dist.batch import BatchIndex, MiniBatch
@@ -16,12 +16,21 @@ from gnn_dist.sampling import Topology
 
 
 class Sampler(Protocol):
-    """What the loader asks of a sampler: one rank's share of a global batch, without features."""
+    """What the loader asks of a sampler: one rank's share of a global batch, without features.
+
+    ``edge_ids`` and ``edge`` tell what its blocks carry.
+    """
+
+    @property
+    def edge_ids(self) -> bool: ...
+
+    @property
+    def edge(self) -> Sequence[str]: ...
 
     def sample(
         self,
         topology: Topology,
-        seeds: "torch.Tensor",
+        seeds: np.ndarray,
         *,
         seed: int,
         index: BatchIndex,
@@ -105,7 +114,7 @@ class Loader:
             times.wait = time.perf_counter() - start
             yield batch, times
 
-    def _sample(self, item: tuple[BatchIndex, "torch.Tensor"]) -> tuple[MiniBatch, LoadTimes]:
+    def _sample(self, item: tuple[BatchIndex, np.ndarray]) -> tuple[MiniBatch, LoadTimes]:
         index, positions = item
         start = time.perf_counter()
         batch = self._sampler.sample(
@@ -120,10 +129,13 @@ class Loader:
     def _fetch(self, loaded: tuple[MiniBatch, LoadTimes]) -> tuple[MiniBatch, LoadTimes]:
         batch, times = loaded
         start = time.perf_counter()
+        wanted = dict.fromkeys(self._targets, batch.seeds)
         if self._inputs is not None:
-            batch.x = self._features.rows(self._inputs, batch.input_nodes.numpy())
-        seeds = batch.seeds.numpy()
-        batch.node = {name: self._features.fetch(name, seeds) for name in self._targets}
+            wanted[self._inputs] = batch.input_nodes
+        # One call, so that the rows of both travel in one round.
+        (rows,) = self._features.fetch_window([wanted], leave=(self._inputs or "",))
+        batch.x = None if self._inputs is None else rows.pop(self._inputs)
+        batch.node = rows
         times.fetch = time.perf_counter() - start
         return batch, times
 

@@ -1,22 +1,34 @@
 """Data parallelism: seeds dealt to ranks, each computes its own blocks, gradients summed."""
 
 import contextlib
+import math
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gnn_dist import rng
+from gnn_dist import plugins, rng
 from gnn_dist.batch import BatchIndex, MiniBatch
-from gnn_dist.cluster import Exchange
-from gnn_dist.features import FeatureStore
-from gnn_dist.loading import Loader, LoadTimes
+from gnn_dist.cluster import World
+from gnn_dist.config import Config
+from gnn_dist.errors import InputError
+from gnn_dist.features import BUILTIN as CACHES
+from gnn_dist.features import CachePolicy, FeatureStore
+from gnn_dist.loading import EpochPlan, Homes, Loader, LoadTimes, Sampler
+from gnn_dist.nn import build_model
 from gnn_dist.nn.tasks import Task
+from gnn_dist.sampling import BUILTIN as SAMPLERS
+from gnn_dist.sampling import NeighborSampler, PartitionedTopology
+from gnn_dist.storage import PartitionedGraph
 from gnn_dist.strategies.base import StepReport
 from gnn_dist.strategies.gradients import GradientBuffer
-from gnn_dist.strategies.inference import Inference
+from gnn_dist.strategies.inference import Inference, as_input
+
+INPUTS = "x"
+"""The node tensor that models read."""
 
 Share = tuple[MiniBatch, LoadTimes]
 
@@ -34,9 +46,9 @@ class DataStrategy:
         loader: this rank's shares.
         features: the store that the loader reads, for its counters.
         inference: exact predictions for evaluation.
-        exchange: sums gradients; used by the calling thread alone.
-        device: where the model runs.
+        world: the ranks; its ``gradients`` and ``control`` are used by the calling thread alone.
         seed: seeds torch's own generator at every step, for models that draw from it.
+        dtype: of the model.
         autocast: run the model in bfloat16 under autocast.
     """
 
@@ -50,9 +62,9 @@ class DataStrategy:
         loader: Loader,
         features: FeatureStore,
         inference: Inference,
-        exchange: Exchange,
-        device: torch.device,
+        world: World,
         seed: int,
+        dtype: torch.dtype = torch.float32,
         autocast: bool = False,
     ) -> None:
         self.model = model
@@ -61,9 +73,10 @@ class DataStrategy:
         self._loader = loader
         self._features = features
         self._inference = inference
-        self._exchange = exchange
-        self._device = device
+        self._world = world
+        self._device = world.device
         self._seed = seed
+        self._dtype = dtype
         self._autocast = autocast
         self._gradients = GradientBuffer(model.parameters())
 
@@ -80,14 +93,14 @@ class DataStrategy:
         self.model.train()
         self._gradients.zero()
         torch.manual_seed(
-            rng.fold(self._seed, rng.Stream.MODEL, *batch.index, self._exchange.rank) >> 1
+            rng.fold(self._seed, rng.Stream.MODEL, *batch.index, self._world.rank) >> 1
         )
         if batch.seeds.numel():
             loss_sum = self._loss_sum(batch) / batch.global_seeds
             loss_sum.backward()
             self._gradients.scalars[0] = loss_sum.detach()
         computed = time.perf_counter()
-        self._gradients.sum_over(self._exchange)
+        self._gradients.sum_over(self._world.gradients)
         return StepReport(
             loss=float(self._gradients.scalars[0]),
             seeds=batch.global_seeds,
@@ -101,7 +114,7 @@ class DataStrategy:
         )
 
     def _loss_sum(self, batch: MiniBatch) -> Tensor:
-        x = None if batch.x is None else batch.x.to(self._device)
+        x = as_input(batch.x, self._device, self._dtype)
         blocks = batch.blocks
         target = batch.node[self._target]
         if self._device.type != "cpu":
@@ -117,20 +130,19 @@ class DataStrategy:
     def predict(self, split: str) -> tuple[Tensor, Tensor, Tensor] | None:
         self.model.eval()
         share = self._inference.predict(self.model, split, self._target)
-        gathered = [self._exchange.all_gather(tensor) for tensor in share]
-        if self._exchange.rank != 0:
+        gathered = [self._world.control.all_gather(tensor) for tensor in share]
+        if self._world.rank != 0:
             return None
         ids, outputs, targets = (torch.cat(parts) for parts in gathered)
         order = torch.argsort(ids)
         return ids[order], outputs[order], targets[order]
 
     def communication(self) -> dict[str, Any]:
-        counts = self._exchange.all_gather_object(self._features.total.as_dict())
+        gather = self._world.control.all_gather_object
         return {
-            "features": _sum(counts),
-            "gradient_bytes": sum(
-                self._exchange.all_gather_object(self._exchange.traffic.bytes_sent)
-            ),
+            "features": _sum(gather(self._features.counts.as_dict())),
+            "sampling_bytes": sum(gather(self._world.sampling.traffic.bytes_sent)),
+            "gradient_bytes": sum(gather(self._world.gradients.traffic.bytes_sent)),
         }
 
 
@@ -139,3 +151,119 @@ def _sum(values: list[Any]) -> Any:
     if isinstance(values[0], dict):
         return {key: _sum([value[key] for value in values]) for key in values[0]}
     return sum(values)
+
+
+def build(job: Config, world: World, graph: PartitionedGraph) -> DataStrategy:
+    """The data-parallel strategy of a job on this rank."""
+    model = build_model(
+        job.model.name,
+        job.model.args,
+        in_features=width_of(graph, INPUTS),
+        out_features=build_task(job, graph).out_features,
+        num_layers=len(job.sampler.fanouts),
+        seed=job.seed,
+    )
+    edge = tuple(getattr(model, "edge_tensors", ()))
+    own = {
+        "fanouts": job.sampler.fanouts,
+        "replace": job.sampler.replace,
+        "weights": job.sampler.weights,
+        "edge": edge,
+    }
+    sampler = plugins.build("sampler", job.sampler.name, {**own, **job.sampler.args}, SAMPLERS)
+    everything = NeighborSampler(
+        [-1] * len(job.sampler.fanouts), edge_ids=sampler.edge_ids, edge=sampler.edge
+    )
+    cache = plugins.build("cache", job.cache.name, job.cache.args, CACHES)
+    return assemble(job, world, graph, model, sampler, everything, cache)
+
+
+def assemble(
+    job: Config,
+    world: World,
+    graph: PartitionedGraph,
+    model: nn.Module,
+    sampler: Sampler,
+    full_sampler: Sampler,
+    cache: CachePolicy | None = None,
+) -> DataStrategy:
+    """The strategy for a model and samplers at hand; ``full_sampler`` takes all neighbours."""
+    placement = world.placement(graph.num_parts, job.cluster.placement)
+    features = FeatureStore(
+        graph, placement, world.features, cache, fraction=job.cache.fraction, cached=INPUTS
+    )
+    topology = PartitionedTopology(graph, placement, world.sampling)
+    train, original = graph.split("train")
+    plan = EpochPlan(
+        train,
+        original,
+        Homes.of(graph.offsets, placement)(train),
+        job.train.batch_size,
+        world.size,
+        job.seed,
+        job.loader.drop_last,
+    )
+    threads = job.loader.sampling_threads
+    if topology.collective and threads > 1:
+        warnings.warn(
+            f"loader.sampling_threads: {threads} threads cannot sample where other hosts are "
+            "asked; using 1",
+            stacklevel=2,
+        )
+        threads = 1
+    loader = Loader(
+        plan,
+        sampler,
+        topology,
+        features,
+        seed=job.seed,
+        rank=world.rank,
+        inputs=INPUTS,
+        targets=(job.task.target,),
+        prefetch=job.loader.prefetch,
+        max_bytes=job.loader.max_bytes,
+        threads=threads,
+    )
+    dtype = torch.float64 if job.train.precision == "float64" else torch.float32
+    inference = Inference(
+        graph,
+        topology,
+        features,
+        placement,
+        world.control,
+        world.features,
+        full_sampler,
+        INPUTS,
+        world.device,
+        dtype,
+    )
+    return DataStrategy(
+        model.to(world.device, dtype),
+        build_task(job, graph),
+        job.task.target,
+        loader,
+        features,
+        inference,
+        world,
+        job.seed,
+        dtype,
+        autocast=job.train.precision == "bfloat16",
+    )
+
+
+def build_task(job: Config, graph: PartitionedGraph) -> Task:
+    """The task of a job, checked against the target tensor of the graph."""
+    target = job.task.target
+    if target not in graph.schema.node:
+        names = ", ".join(graph.schema.node) or "none"
+        raise InputError(
+            f"config task.target: the graph has no node tensor {target!r}; it has: {names}"
+        )
+    return Task.build(job.task.kind, graph.schema.node[target], graph.info, job.task.loss)
+
+
+def width_of(graph: PartitionedGraph, name: str) -> int:
+    """Numbers in one row of a node tensor."""
+    if name not in graph.schema.node:
+        raise InputError(f"graph: has no node tensor {name!r}; models need one as features")
+    return math.prod(graph.schema.node[name].shape)

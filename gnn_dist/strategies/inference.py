@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from gnn_dist.batch import BatchIndex
 from gnn_dist.cluster import Exchange, Placement
-from gnn_dist.features import FeatureStore
-from gnn_dist.loading import Homes
-from gnn_dist.sampling import NeighborSampler, Topology
+from gnn_dist.features import FeatureRows, FeatureStore
+from gnn_dist.loading import Homes, Sampler
+from gnn_dist.sampling import Relabeller, Topology, full_neighbour_block
 from gnn_dist.storage import Part, PartitionedGraph, Schema, TensorSpec
 
 _CHUNK_EDGES = 1 << 20  # expected edges of a chunk of destination nodes
@@ -39,10 +39,10 @@ class Inference:
         exchange: agrees on numbers of rounds; used by the calling thread alone.
         feature_exchange: the exchange of ``features``, for hidden rows (which are fetched when no
             batch is being prepared).
-        sampler: the sampler of training; its edge tensors and weights are used with all
-            neighbours.
+        sampler: takes all neighbours, with the edge tensors that the model reads.
         inputs: the node tensor that models read, or None.
         device: where the model runs.
+        dtype: of the model.
     """
 
     def __init__(
@@ -53,9 +53,10 @@ class Inference:
         placement: Placement,
         exchange: Exchange,
         feature_exchange: Exchange,
-        sampler: NeighborSampler,
+        sampler: Sampler,
         inputs: str | None,
         device: torch.device,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self._graph = graph
         self._topology = topology
@@ -64,8 +65,10 @@ class Inference:
         self._exchange = exchange
         self._feature_exchange = feature_exchange
         self._sampler = sampler
+        self._numbering = Relabeller(graph.num_nodes)
         self._inputs = inputs
         self._device = device
+        self._dtype = dtype
         self._homes = Homes.of(graph.offsets, placement)
         degree = max(1.0, graph.num_edges / graph.num_nodes)
         self._chunk = int(min(max(_CHUNK_EDGES / degree, 256), 1 << 16))
@@ -119,23 +122,29 @@ class Inference:
         name: str | None,
     ) -> Tensor:
         """Rows of one layer for ``nodes`` (possibly none: the fetches are collective)."""
-        block, inputs = self._sampler.full_block(self._topology, nodes)
+        block, inputs = full_neighbour_block(
+            self._topology,
+            nodes,
+            edge_ids=self._sampler.edge_ids,
+            edge=self._sampler.edge,
+            numbering=self._numbering,
+        )
         x = None if name is None else source.rows(name, inputs)
+        x = as_input(x, self._device, self._dtype)
         if self._device.type != "cpu":
             block = block.to(self._device)
-            x = None if x is None else x.to(self._device)
         return model.forward_layer(layer, x, block).cpu()
 
     def _by_batches(self, model: nn.Module, nodes: np.ndarray) -> Tensor:
-        sampler = self._sampler.full()
         outputs = []
         for seeds in self._pieces(nodes, _BATCH_SEEDS):
-            batch = sampler.sample(
+            batch = self._sampler.sample(
                 self._topology, seeds, seed=0, index=BatchIndex(0, 0), global_seeds=len(seeds)
             )
             x = None
             if self._inputs is not None:
-                x = self._features.fetch(self._inputs, batch.input_nodes.numpy()).to(self._device)
+                x = self._features.fetch(self._inputs, batch.input_nodes)
+                x = as_input(x, self._device, self._dtype)
             outputs.append(model(x, [b.to(self._device) for b in batch.blocks]).cpu())
         return torch.cat(outputs)
 
@@ -149,6 +158,18 @@ class Inference:
         rounds = torch.tensor([max(1, -(-len(nodes) // size))])
         for k in range(int(self._exchange.all_reduce_max(rounds))):
             yield nodes[k * size : (k + 1) * size]
+
+
+def as_input(
+    x: Tensor | FeatureRows | None, device: torch.device, dtype: torch.dtype
+) -> Tensor | FeatureRows | None:
+    """``x`` where and how a model wants it; rows stay in their table where they already are so."""
+    if x is None:
+        return None
+    x = x.to(device, non_blocking=True)
+    if x.dtype == dtype:
+        return x
+    return (x if isinstance(x, Tensor) else x.materialise()).to(dtype)
 
 
 class _Scratch:

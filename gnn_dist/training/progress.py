@@ -80,8 +80,7 @@ class ProgressLine:
 
     def epoch(self, record: dict[str, Any]) -> None:
         scores = "  ".join(
-            f"val {name} {value:.4f}"
-            for name, value in list(record.get("val", {}).items())[:3]
+            f"val {name} {value:.4f}" for name, value in list(record.get("val", {}).items())[:3]
         )
         self._keep(
             f"{self._label} {record['epoch'] + 1}/{self._num_epochs}  loss {record['loss']:.4f}  "

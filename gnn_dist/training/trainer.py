@@ -148,15 +148,13 @@ class Trainer:
     def evaluate(self, split: str) -> dict[str, float]:
         """Metrics of a split by exact inference; the same values on every rank."""
         predictions = self.strategy.predict(split)
-        values: dict[str, float] = {}
-        if predictions is not None:
-            _, output, target = predictions
-            values = metrics.compute(self._score, output, target, self._target_names)
+        values = {} if predictions is None else self.score(predictions)
         return self._exchange.all_gather_object(values)[0]
 
-    def predictions(self, split: str) -> tuple[Tensor, Tensor, Tensor] | None:
-        """(original ids, outputs, targets) on rank 0."""
-        return self.strategy.predict(split)
+    def score(self, predictions: tuple[Tensor, Tensor, Tensor]) -> dict[str, float]:
+        """Metrics of (original ids, outputs, targets)."""
+        _, output, target = predictions
+        return metrics.compute(self._score, output, target, self._target_names)
 
     def _compare(self, values: Mapping[str, float]) -> bool:
         name = next(iter(self._score))

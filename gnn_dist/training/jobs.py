@@ -1,0 +1,253 @@
+"""What a command does from start to end: the driver's side of a run."""
+
+import functools
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnn_dist import config, datasets, kernels, partitioners, storage
+from gnn_dist.cluster import WorkerContext, Workers, launch
+from gnn_dist.config import Config
+from gnn_dist.errors import InputError
+from gnn_dist.graph import Graph
+from gnn_dist.storage import PartitionedGraph
+from gnn_dist.training import checkpoints, report, worker
+from gnn_dist.training.build import target_names
+from gnn_dist.training.worker import Payload, Predictions, Result
+
+_PRODUCTS = ("checkpoints", "tensorboard", "metrics.json", "predictions.npz", "report.html")
+
+
+def train(job: Config, *, resume: bool = False) -> dict[str, Any]:
+    """Partition, train, evaluate, report; returns what ``metrics.json`` holds."""
+    started = time.perf_counter()
+    graph = partition(job)
+    partitioned = time.perf_counter()
+    _check(job, graph)
+    _prepare_folder(job, resume)
+    result = _launch(job, worker.train, graph, resume=resume)
+    values = {
+        **_about(job, graph),
+        **result.metrics,
+        "partition": partitioners.quality(graph).as_dict(),
+    }
+    values["time"] = {
+        "partition": partitioned - started,
+        **values["time"],
+        "total": time.perf_counter() - started,
+    }
+    _write_json(job.folder / "metrics.json", values)
+    _write_predictions(job.folder / "predictions.npz", result.predictions)
+    page = report.write(job.folder)
+    print(_table(values))
+    _say(f"report: {page}")
+    return values
+
+
+def partition(job: Config) -> PartitionedGraph:
+    """The partition of a job: the one that is there if it fits, else a new one."""
+    path = job.partition.path or job.folder / "partition"
+    if job.dataset is None:
+        return storage.open_partition(path)
+    _say(f"loading {job.dataset.name}")
+    graph = datasets.load(job.dataset.name, job.dataset.args)
+    if (path / "manifest.json").exists():
+        found = storage.open_partition(
+            path, expect_graph=graph.digest if job.partition.path is not None else None
+        )
+        if found.digest == graph.digest and _maker(found) == _wanted(job):
+            return found
+        if job.partition.path is not None:
+            raise InputError(
+                f"config partition.path: {path} was made with {_maker(found)}, the configuration "
+                f"says {_wanted(job)}; remove that folder, or name another one"
+            )
+    return _make_partition(job, graph, path)
+
+
+def _make_partition(job: Config, graph: Graph, path: Path) -> PartitionedGraph:
+    settings = job.partition
+    _say(f"partitioning {graph!r} into {job.num_parts} with {settings.name}")
+    assignment = partitioners.partition(
+        graph,
+        job.num_parts,
+        settings.name,
+        settings.args,
+        seed=job.seed,
+        max_imbalance=settings.max_imbalance,
+    )
+    cut = storage.assemble(graph, assignment, job.num_parts)
+    storage.write(
+        cut,
+        path,
+        partitioner={"name": settings.name, "args": settings.args, "seed": job.seed},
+        half=settings.half,
+        overwrite=settings.path is None,
+    )
+    return storage.open_partition(path)
+
+
+def _wanted(job: Config) -> dict[str, Any]:
+    settings = job.partition
+    return {
+        "partitioner": settings.name,
+        "args": settings.args,
+        "seed": job.seed,
+        "parts": job.num_parts,
+        "half": sorted(settings.half),
+    }
+
+
+def _maker(graph: PartitionedGraph) -> dict[str, Any]:
+    assert graph.manifest is not None
+    maker = graph.manifest.partitioner
+    half = [n for n, spec in graph.schema.node.items() if spec.stored != spec.dtype]
+    return {
+        "partitioner": maker.name,
+        "args": maker.args,
+        "seed": maker.seed,
+        "parts": graph.num_parts,
+        "half": sorted(half),
+    }
+
+
+def verify(path: Path) -> str:
+    """Re-read every checksum of a partition; returns a sentence."""
+    graph = storage.open_partition(path, verify=True)
+    return f"{path}: intact; {graph!r}"
+
+
+def evaluate(run: Path, *, split: str = "test", checkpoint: Path | None = None) -> dict[str, float]:
+    """Metrics of a trained run on one split; printed and returned."""
+    file = run / "config.yaml"
+    if not file.is_file():
+        raise InputError(f"evaluate: {run} holds no config.yaml; give the folder of a run")
+    job = config.load(file, {"output": str(run)})
+    graph = storage.open_partition(job.partition.path or run / "partition")
+    graph.split(split)  # an InputError that names the splits there are
+    if checkpoint is None:
+        checkpoint = run / "checkpoints" / "best"
+        if not checkpoint.exists():
+            newest = checkpoints.newest(run / "checkpoints")
+            if newest is None:
+                raise InputError(f"evaluate: {run} holds no complete checkpoint; train it first")
+            checkpoint = newest.path
+    work = functools.partial(worker.evaluate, checkpoint=checkpoint.absolute(), split=split)
+    result = _launch(job, work, graph)
+    values: dict[str, float] = result.metrics[split]
+    print(_rows([{split: "model", **values}]))
+    return values
+
+
+def _launch(
+    job: Config,
+    work: Callable[[WorkerContext, Payload], Result],
+    graph: PartitionedGraph,
+    *,
+    resume: bool = False,
+) -> Result:
+    """Run ``work`` on every rank; the result of rank 0."""
+    kernels.compile_all(_say)
+    settings = job.cluster
+    workers = Workers(
+        count=settings.workers,
+        address=settings.address,
+        threads=settings.threads,
+        device=settings.device,
+        timeout=settings.timeout,
+        max_failures=settings.max_failures,
+        tune_allocator=settings.tune_allocator,
+    )
+    assert graph.path is not None
+    payload = Payload(job, graph.path.absolute(), job.folder.absolute(), resume)
+    if settings.workers:
+        _say(f"starting {settings.workers} workers")
+    return launch(work, payload, workers, keep=_say)
+
+
+def _check(job: Config, graph: PartitionedGraph) -> None:
+    """What can be seen to fail before any worker starts."""
+    graph.split("train")
+    if job.sampler.weights is not None and job.sampler.weights not in graph.schema.edge:
+        names = ", ".join(graph.schema.edge) or "none"
+        raise InputError(
+            f"config sampler.weights: the graph has no edge tensor {job.sampler.weights!r}; "
+            f"it has: {names}"
+        )
+
+
+def _prepare_folder(job: Config, resume: bool) -> None:
+    """Make the run's folder; what an earlier run left there goes, unless it is to go on."""
+    folder = job.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    if not resume:
+        earlier = [folder / name for name in _PRODUCTS if (folder / name).exists()]
+        if earlier:
+            _say(f"replacing the earlier run in {folder}")
+        for path in earlier:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    aside = folder / "config.yaml.tmp"
+    aside.write_text(job.dump())
+    aside.rename(folder / "config.yaml")
+
+
+def _about(job: Config, graph: PartitionedGraph) -> dict[str, Any]:
+    name = graph.info.get("name", job.dataset.name if job.dataset else str(graph.path))
+    return {
+        "name": job.name,
+        "graph": f"{name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges",
+        "task": job.task.kind,
+        "strategy": job.train.strategy,
+        "workers": job.cluster.workers,
+        "target_names": target_names(graph, job.task.target),
+    }
+
+
+def _write_json(path: Path, values: Mapping[str, Any]) -> None:
+    aside = path.with_suffix(".json.tmp")
+    aside.write_text(json.dumps(values, indent=1) + "\n")
+    aside.rename(path)
+
+
+def _write_predictions(path: Path, predictions: Predictions) -> None:
+    """``SPLIT_ids`` (original ids), ``SPLIT_output`` and ``SPLIT_target`` of every split."""
+    arrays = {}
+    for split, (ids, output, target) in predictions.items():
+        arrays[f"{split}_ids"] = ids.numpy()
+        arrays[f"{split}_output"] = output.numpy()
+        arrays[f"{split}_target"] = target.numpy()
+    aside = path.with_suffix(".tmp.npz")
+    np.savez(aside, **arrays)
+    aside.rename(path)
+
+
+def _table(values: Mapping[str, Any]) -> str:
+    rows = [{"test": "model", **values.get("test", {})}]
+    rows += [{"test": name, **scores} for name, scores in values["baselines"].items()]
+    return _rows(rows)
+
+
+def _rows(rows: list[dict[str, Any]]) -> str:
+    """Aligned columns for a terminal."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [columns, *([report.number(row.get(c, "")) for c in columns] for row in rows)]
+    widths = [max(len(line[k]) for line in cells) for k in range(len(columns))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if k == 0 else cell.rjust(width)
+            for k, (cell, width) in enumerate(zip(line, widths, strict=True))
+        )
+        for line in cells
+    )
+
+
+def _say(text: str) -> None:
+    """Tell a person what goes on; nothing where nobody watches."""
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr, flush=True)
