@@ -1,7 +1,10 @@
 """Ranks and hosts, exchanges between processes, and launching them."""
 
+from gnn_dist.cluster.context import Terminal, WorkerContext
 from gnn_dist.cluster.exchange import CollectiveExchange, Exchange, LocalExchange, Traffic, request
+from gnn_dist.cluster.launch import Workers, launch
 from gnn_dist.cluster.placement import Placement, PlacementMode
+from gnn_dist.cluster.tuning import tune_allocator
 from gnn_dist.cluster.world import World
 
 __all__ = [
@@ -10,7 +13,12 @@ __all__ = [
     "LocalExchange",
     "Placement",
     "PlacementMode",
+    "Terminal",
     "Traffic",
+    "WorkerContext",
+    "Workers",
     "World",
+    "launch",
     "request",
+    "tune_allocator",
 ]

@@ -191,7 +191,8 @@ class CollectiveExchange:
             padded = tensor.new_zeros((longest, *row_shape))
             padded[: tensor.shape[0]] = tensor
             every = tensor.new_empty((self.size * longest, *row_shape))
-            dist.all_gather_into_tensor(_as_bytes(every), _as_bytes(padded), group=self.group)
+            shares = list(_as_bytes(every).chunk(self.size))
+            dist.all_gather(shares, _as_bytes(padded), group=self.group)
             share = longest * row_bytes * (self.size - 1)
             self._count(share, share)
         return [every[r * longest : r * longest + n] for r, n in enumerate(rows)]
@@ -244,18 +245,17 @@ class CollectiveExchange:
     def _gather_sizes(self, like: Tensor) -> list[int]:
         mark = _signature(like)
         mine = torch.tensor([like.shape[0], mark], dtype=torch.int64)
-        every = torch.empty(2 * self.size, dtype=torch.int64)
-        dist.all_gather_into_tensor(every, mine, group=self.group)
+        answer = torch.empty(self.size, 2, dtype=torch.int64)
+        dist.all_gather(list(answer.unbind(0)), mine, group=self.group)
         self.traffic.size_rounds += 1
-        answer = every.view(self.size, 2)
         self._check_marks(answer[:, 1], mark, like)
         return answer[:, 0].tolist()
 
     def _check_marks(self, marks: Tensor, mark: int, like: Tensor) -> None:
         other = (marks != mark).nonzero().flatten().tolist()
         assert not other, (
-            f"{self.name}: rank {self._members[other[0]]} sends rows of another dtype or shape than "
-            f"rank {self._members[self.rank]}, which has {like.dtype} {tuple(like.shape[1:])}"
+            f"{self.name}: rank {self._members[other[0]]} sends rows of another dtype or shape "
+            f"than rank {self._members[self.rank]}, which has {like.dtype} {tuple(like.shape[1:])}"
         )
 
     def _count(self, sent: int, received: int) -> None:

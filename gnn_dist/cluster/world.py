@@ -13,7 +13,7 @@ import torch.distributed as dist
 from gnn_dist.cluster.exchange import CollectiveExchange, Exchange, LocalExchange
 from gnn_dist.cluster.placement import Placement, PlacementMode
 from gnn_dist.cluster.watch import Watch, connect_store
-from gnn_dist.errors import InputError, WorkerError
+from gnn_dist.errors import InputError
 
 TIMEOUT = 120.0
 """Seconds that a collective may take, unless the configuration says otherwise."""
@@ -136,34 +136,21 @@ class World:
         """How ``num_parts`` partitions lie on the hosts of this world."""
         return Placement.build(rank=self.rank, hosts=self.hosts, num_parts=num_parts, mode=mode)
 
-    def once_per_host(self, key: str, work: Callable[[], None], placement: Placement) -> None:
-        """Let one rank of each host do ``work`` (staging partitions, say) while its others wait.
+    def once_per_host(self, key: str, work: Callable[[], str], placement: Placement) -> str:
+        """Let one rank of each host do ``work`` (staging partitions, say); its answer on all.
 
-        The wait lasts as long as the working rank lives, whatever the time limit of collectives.
-        When ``work`` raises, the error is raised on the working rank, and a ``WorkerError`` that
-        names it on the others. ``key`` must be new at each call.
+        The other ranks wait as long as the working rank lives, whatever the time limit of
+        collectives, and all leave together. When ``work`` raises, the error is raised on the
+        working rank, and a ``WorkerError`` that names it on all others. ``key`` must be new at
+        each call.
         """
-        leader = placement.local_ranks[0]
         if self.watch is None:
-            work()
-        elif self.rank == leader:
-            try:
-                work()
-            except BaseException as error:
-                self.watch.announce(key, f"{type(error).__name__}: {error}")
-                raise
-            self.watch.announce(key, "")
-        else:
-            failure = self.watch.wait_for(key, leader)
-            if failure:
-                raise WorkerError(f"rank {leader} failed in {key}: {failure}")
-        # Every host's leader may have taken its own time: meet again without a time limit.
-        if self.watch is not None:
-            done = f"{key}: host ready"
-            if self.rank == leader:
-                self.watch.announce(done, "")
-            for host in range(placement.num_hosts):
-                self.watch.wait_for(done, placement.ranks_of_host(host)[0])
+            return work()
+        leaders = [placement.ranks_of_host(h)[0] for h in range(placement.num_hosts)]
+        if self.rank in leaders:
+            self.watch.announce(key, work())
+        answers = [self.watch.wait_for(key, leader) for leader in leaders]
+        return answers[placement.host]
 
     def close(self, error: BaseException | None = None) -> None:
         """Leave: say so to the others (with the ``error`` that ended this rank), free the groups.

@@ -1,0 +1,225 @@
+"""A Ray to run on: a local one that is started and ended here, or a cluster that exists."""
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gnn_dist.cluster.launch import Workers
+from gnn_dist.errors import InputError
+
+_PREFIX = "gnn-dist-"
+_LONGEST_FOLDER = 40
+"""Ray puts Unix sockets under its folder, and their paths may have 107 characters in all."""
+_OBJECT_STORE = 100 << 20
+"""Bytes of Ray's object store: it carries control only, graph data goes through memory maps."""
+
+_DRIVER_ENVIRONMENT = {
+    "RAY_TRAIN_V2_ENABLED": "1",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "5",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_TQDM": "0",
+}
+"""Ray reads these when it is imported or started; a variable that the user has set is kept."""
+
+_LOCAL_ENVIRONMENT = {
+    # A local Ray has no agent that collects metrics, and would say so every few seconds.
+    "RAY_enable_metrics_collection": "0",
+    "RAY_enable_open_telemetry": "0",
+}
+
+
+@dataclass
+class Session:
+    """A connected Ray."""
+
+    folder: Path
+    """Where Ray Train keeps the state of a run; every worker's host can reach it."""
+    device: str
+    cpus_wanted: float
+    gpus_wanted: float
+    pids: list[tuple[str, int]] = field(default_factory=list)
+    """Host and process of each worker that has said so."""
+
+    def wanted(self) -> str:
+        return f"{self.cpus_wanted:g} CPUs" + (
+            f" and {self.gpus_wanted:g} GPUs" if self.gpus_wanted else ""
+        )
+
+    def offered(self) -> str:
+        import ray
+
+        have = ray.cluster_resources()
+        return f"{have.get('CPU', 0):g} CPUs and {have.get('GPU', 0):g} GPUs"
+
+    def lacks_resources(self) -> bool:
+        import ray
+
+        have = ray.cluster_resources()
+        return have.get("CPU", 0) < self.cpus_wanted or have.get("GPU", 0) < self.gpus_wanted
+
+
+@contextlib.contextmanager
+def connect(workers: Workers) -> Iterator[Session]:
+    """Connect to Ray for the time of the block, and leave nothing behind after it."""
+    local = workers.address is None
+    environment = {**_DRIVER_ENVIRONMENT, **(_LOCAL_ENVIRONMENT if local else {})}
+    start_timeout = max(60.0, workers.timeout)
+    environment["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = f"{start_timeout:g}"
+    with _variables(environment), _quiet():
+        import ray
+
+        if ray.is_initialized():
+            raise InputError(
+                "cluster.address: Ray runs in this process already; call ray.shutdown() first, or "
+                "use cluster.workers 0"
+            )
+        folder = _make_folder()
+        try:
+            if local:
+                _start(ray, workers, folder)
+            else:
+                _join(ray, workers)
+            session = _session(ray, workers, folder)
+            try:
+                yield session
+            finally:
+                with _uninterrupted():
+                    ray.shutdown()
+                    _end_processes(session.pids)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(ray: Any, workers: Workers, folder: Path) -> None:
+    ray.init(
+        address="local",
+        num_cpus=max(1, round(workers.count * workers.cpus)),
+        object_store_memory=_OBJECT_STORE,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        _temp_dir=str(folder),
+    )
+
+
+def _join(ray: Any, workers: Workers) -> None:
+    try:
+        ray.init(address=workers.address, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise InputError(
+            f"cluster.address: there is no Ray at {workers.address!r} ({_first(error)}); start one "
+            "with `ray start --head`, or leave the address out for a local Ray"
+        ) from error
+
+
+def _session(ray: Any, workers: Workers, folder: Path) -> Session:
+    gpus = ray.cluster_resources().get("GPU", 0)
+    if workers.device == "cuda" and gpus < workers.count and workers.address is None:
+        raise InputError(
+            f"cluster.device: cuda for {workers.count} workers needs as many GPUs, and there are "
+            f"{gpus:g}; use fewer workers, or cpu"
+        )
+    use_gpu = workers.device == "cuda" or (workers.device == "auto" and gpus >= workers.count)
+    return Session(
+        folder=folder,
+        device="cuda" if use_gpu else "cpu",
+        cpus_wanted=workers.count * workers.cpus,
+        gpus_wanted=workers.count if use_gpu else 0,
+    )
+
+
+def _make_folder() -> Path:
+    """A new short folder; folders of runs that were killed are removed on the way."""
+    parent = tempfile.gettempdir()
+    if len(parent) > _LONGEST_FOLDER:
+        parent = "/tmp"
+    for old in Path(parent).glob(f"{_PREFIX}*"):
+        owner = old.name.removeprefix(_PREFIX).partition("-")[0]
+        if owner.isdigit() and not _is_alive(int(owner)):
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _end_processes(pids: list[tuple[str, int]]) -> None:
+    """End workers of this host that have outlived Ray (one that is stopped, say)."""
+    for host, pid in pids:
+        if host == os.uname().nodename and _is_ray_worker(pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _is_ray_worker(pid: int) -> bool:
+    try:
+        return b"ray::" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def _first(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+@contextlib.contextmanager
+def _variables(wanted: dict[str, str]) -> Iterator[None]:
+    """Set environment variables that are not set, for the time of the block."""
+    added = {k: v for k, v in wanted.items() if k not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what Ray says in this process from the terminal: its errors come as exceptions."""
+    loggers = [logging.getLogger(name) for name in ("ray", "ray.train", "ray.tune", "ray.data")]
+    levels = [x.level for x in loggers]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"ray(\.|$)")
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """A second Ctrl-C must not stop the cleaning up."""
+    try:
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
