@@ -1,0 +1,357 @@
+"""``FeatureStore``: rows of nodes, wherever they are."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnn_dist.cluster import Exchange, LocalExchange, Placement
+from gnn_dist.errors import InputError
+from gnn_dist.features.counts import Counts
+from gnn_dist.features.halo import halo_of_host
+from gnn_dist.features.holder import Holder
+from gnn_dist.features.owners import Owners, Traffic, Want
+from gnn_dist.features.policies import CacheContext, CachePolicy, NoCache
+from gnn_dist.features.pool import find
+from gnn_dist.features.rows import FeatureRows
+from gnn_dist.features.tables import Tables
+from gnn_dist.kernels import cache as kernels
+from gnn_dist.storage import PartitionedGraph
+
+NodeIds = Tensor | np.ndarray
+Rows = Tensor | FeatureRows
+
+
+class FeatureStore:
+    """Reads rows of named node tensors by global id, in the order asked for.
+
+    Rows of this host's parts are read through their memory maps; rows of other hosts are held in
+    a cache or asked from their owners. What is returned never depends on the placement, the cache
+    or the window; what was moved is counted.
+
+    Where another host owns a part, building a store and every call that returns rows are
+    collective: all ranks make them in the same order, with the same names and the same number of
+    batches, from one thread and over an exchange that nothing else uses at that time. Where every
+    part is on every rank's host there is no communication at all.
+
+    Args:
+        graph: the partitions.
+        placement: which host and rank is where; default: all here.
+        exchange: carries requests and rows; default: none.
+        cache: which rows of other hosts are kept (of the tensor ``cached`` only).
+        fraction: rows that the cache may keep, as a fraction of the halo of this host.
+        max_bytes: the same in bytes of rows; the smaller of the two holds where both are given.
+        window_bytes: bytes of rows that may be held beyond the cache for batches that are known to
+            need them (see ``fetch_window``). The rows of one batch are always let through.
+        cached: the tensor that is cached and held.
+
+    Attributes:
+        counts: everything read since the start.
+        last: the counts of the batch delivered last, with the messages sent for it.
+        peak_rows: the most rows of other hosts that were here at once.
+    """
+
+    def __init__(
+        self,
+        graph: PartitionedGraph,
+        placement: Placement | None = None,
+        exchange: Exchange | None = None,
+        cache: CachePolicy | None = None,
+        *,
+        fraction: float | None = None,
+        max_bytes: int | None = None,
+        window_bytes: int = 1 << 30,
+        cached: str = "x",
+    ) -> None:
+        if fraction is not None and not 0 <= fraction <= 1:
+            raise InputError(f"cache.fraction: {fraction} is not valid; give a number from 0 to 1")
+        if max_bytes is not None and max_bytes < 0:
+            raise InputError(f"cache.max_bytes: {max_bytes} is not valid; give 0 or more bytes")
+        if window_bytes < 0:
+            raise InputError(f"cache.window_bytes: {window_bytes} is not valid; give 0 or more")
+        self._graph = graph
+        self._placement = placement or Placement.single(graph.num_parts)
+        self._exchange = exchange or LocalExchange()
+        self._offsets = np.asarray(graph.offsets)
+        self._tables = Tables(graph)
+        self._local = np.array([self._placement.is_local(p) for p in range(graph.num_parts)])
+        self._owned = owned_parts(self._placement)
+        self._holders: dict[str, Holder] = {}
+        self.counts = Counts()
+        self.last = Counts()
+        if not self._placement.all_local:
+            self._owners = Owners(graph, self._placement, self._exchange)
+            if cached in self._tables.types:
+                self._start(cached, cache or NoCache(), fraction, max_bytes, window_bytes)
+
+    @property
+    def peak_rows(self) -> int:
+        return max((h.peak_rows for h in self._holders.values()), default=0)
+
+    def fetch(self, name: str, nodes: NodeIds) -> Tensor:
+        """Rows of ``nodes`` (int[n], global ids): a tensor with n rows, float16 rows widened.
+
+        Raises ``InputError`` for an unknown name or an id out of range.
+        """
+        (batch,) = self.fetch_window([{name: nodes}])
+        rows = batch[name]
+        assert isinstance(rows, Tensor)
+        return rows
+
+    def rows(self, name: str, nodes: NodeIds) -> Rows:
+        """As ``fetch``, but left in the table, without a copy, where one table here holds all."""
+        (batch,) = self.fetch_window([{name: nodes}], leave=(name,))
+        return batch[name]
+
+    def fetch_window(
+        self,
+        batches: Sequence[Mapping[str, NodeIds]],
+        ahead: Sequence[Mapping[str, NodeIds]] = (),
+        leave: Collection[str] = (),
+    ) -> Iterator[dict[str, Rows]]:
+        """Rows for several batches, name → global ids; yields name → rows, batch by batch.
+
+        The union of the rows that are missing for all of ``batches`` is asked for once, in one
+        round, and held until it has been used for the last time. ``ahead`` are batches that will
+        be asked for next: rows that they need are not given up in between, and a policy that
+        looks ahead sees them. Where the rows exceed ``window_bytes``, the window is cut into
+        several rounds, at the same batches on all ranks.
+
+        Rows are copied out as the iterator advances; exhaust it before the next call. Names in
+        ``leave`` may come as ``FeatureRows`` where one table on this host holds them all.
+        """
+        wanted = [
+            {name: self._split(name, nodes) for name, nodes in batch.items()} for batch in batches
+        ]
+        if self._placement.all_local:
+            for batch in wanted:
+                self.last = Counts()
+                yield {name: self._deliver(name, s, leave, None) for name, s in batch.items()}
+            return
+        known = [
+            {name: self._split(name, batch[name]) for name in self._holders if name in batch}
+            for batch in ahead
+        ]
+        done = 0
+        while done < len(wanted):
+            size = self._round_size(wanted[done:])
+            yield from self._round(wanted[done : done + size], wanted[done + size :] + known, leave)
+            done += size
+
+    # -- at the start --------------------------------------------------------------------------
+
+    def _start(
+        self,
+        name: str,
+        policy: CachePolicy,
+        fraction: float | None,
+        max_bytes: int | None,
+        window_bytes: int,
+    ) -> None:
+        kind = self._tables.type(name)
+        halo = halo_of_host(self._graph, self._placement)
+        limits = [] if fraction is None else [int(fraction * halo.size)]
+        if max_bytes is not None:
+            limits.append(max_bytes // max(kind.row_bytes, 1))
+        capacity = min(limits, default=0)
+        context = CacheContext(self._graph, self._placement, self._ask, halo, capacity)
+        holder = Holder(policy, kind, capacity, window_bytes // max(kind.row_bytes, 1))
+        self._holders[name] = holder
+        ids = np.sort(np.asarray(policy.start(context), np.int64))
+        assert ids.size <= capacity, f"the cache policy fills {ids.size} rows of {capacity}"
+        (rows,) = self._ask([self._want(name, ids)])
+        holder.fill(ids, rows)
+        self.counts.add("filled", ids.size, kind.row_bytes)
+
+    def _ask(self, wants: Sequence[Want]) -> list[np.ndarray]:
+        answers, traffic = self._owners.ask(wants)
+        self._count_traffic(traffic)
+        return answers
+
+    def _want(self, name: str, ids: np.ndarray) -> Want:
+        kind = self._tables.type(name)
+
+        def read(part: int, rows: np.ndarray) -> np.ndarray:
+            return self._tables.read(name, part, rows)
+
+        return Want(ids, read, kind.stored, kind.shape)
+
+    # -- one round -----------------------------------------------------------------------------
+
+    def _round_size(self, batches: Sequence[Mapping[str, "Split"]]) -> int:
+        """Leading batches that fit the window on every rank; at least one."""
+        size = len(batches)
+        if size == 1:
+            return 1
+        for name, holder in self._holders.items():
+            size = min(size, holder.fitting([b[name].remote for b in batches if name in b]))
+        agreed = self._exchange.all_reduce_max(torch.tensor([-size], dtype=torch.int64))
+        return -int(agreed[0])
+
+    def _round(
+        self,
+        batches: Sequence[Mapping[str, "Split"]],
+        ahead: Sequence[Mapping[str, "Split"]],
+        leave: Collection[str],
+    ) -> Iterator[dict[str, Rows]]:
+        names = list(batches[0])
+        wants = []
+        for name in names:
+            needed = [batch[name].remote for batch in batches]
+            if name in self._holders:
+                known = [batch[name].remote for batch in ahead if name in batch]
+                wants.append(self._want(name, self._holders[name].plan(needed, known)))
+            else:
+                wants.append(self._want(name, np.unique(np.concatenate(needed))))
+        answers, traffic = self._owners.ask(wants)
+        arrivals = {
+            name: _Arrivals(want.ids, rows, np.zeros(want.ids.size, bool))
+            for name, want, rows in zip(names, wants, answers, strict=True)
+        }
+        self.last = Counts()
+        self._count_traffic(traffic)  # charged to the first batch of the round
+        for number, batch in enumerate(batches):
+            if number:
+                self.last = Counts()
+            yield {
+                name: self._deliver(name, split, leave, arrivals[name])
+                for name, split in batch.items()
+            }
+        for name, came in arrivals.items():
+            if name in self._holders:
+                unused = int(np.count_nonzero(~came.used))
+                self.counts.add("replaced", unused, self._tables.type(name).row_bytes)
+                self._holders[name].finish(came.ids, came.rows)
+
+    def _deliver(
+        self, name: str, split: "Split", leave: Collection[str], arrivals: "_Arrivals | None"
+    ) -> Rows:
+        kind = self._tables.type(name)
+        counts = Counts()
+        for part, positions in split.local:
+            counts.add("owned" if part in self._owned else "shared", positions.size, kind.row_bytes)
+        if name in leave and split.only_part is not None:
+            index = torch.from_numpy(split.nodes - self._offsets[split.only_part])
+            dtype = _torch_dtype(kind.logical)
+            rows: Rows = FeatureRows(self._tables.tensor(name, split.only_part), index, dtype)
+        else:
+            out = np.empty((split.nodes.size, *kind.shape), kind.logical)
+            for part, positions in split.local:
+                index = split.nodes[positions] - self._offsets[part]
+                kernels.place(self._tables.array(name, part), index, out, positions)
+            if split.remote.size:
+                assert arrivals is not None
+                held = self._holders.get(name)
+                new = self._place_remote(split, out, arrivals, held)
+                counts.add("remote", new, kind.row_bytes)
+                counts.add("cached", split.remote.size - new, kind.row_bytes)
+            rows = torch.from_numpy(out)
+        self.last += counts
+        self.counts += counts
+        return rows
+
+    @staticmethod
+    def _place_remote(
+        split: "Split", out: np.ndarray, arrivals: "_Arrivals", held: Holder | None
+    ) -> int:
+        """Fill in the rows of other hosts; returns how many of them had to be sent."""
+        row, arrived = find(split.remote, arrivals.ids)
+        kernels.place(
+            arrivals.rows, row[split.inverse][arrived[split.inverse]], out,
+            split.positions[arrived[split.inverse]],
+        )  # fmt: skip
+        if held is not None:
+            slot, here = held.pool.find(split.remote)
+            assert (here | arrived).all()
+            here = (here & ~arrived)[split.inverse]
+            kernels.place(held.pool.table, slot[split.inverse][here], out, split.positions[here])
+        first_use = row[arrived]
+        new = int(np.count_nonzero(~arrivals.used[first_use]))
+        arrivals.used[first_use] = True
+        return new
+
+    def _count_traffic(self, traffic: Traffic) -> None:
+        for counts in (self.counts, self.last):
+            counts.rounds += 1
+            counts.requests += traffic.requests
+            counts.sent_bytes += traffic.sent_bytes
+            counts.received_bytes += traffic.received_bytes
+
+    # -- where nodes are -----------------------------------------------------------------------
+
+    def _split(self, name: str, nodes: NodeIds) -> "Split":
+        ids = nodes.numpy() if isinstance(nodes, Tensor) else np.asarray(nodes)
+        ids = ids.astype(np.int64, copy=False)
+        self._tables.type(name)
+        if ids.size and (ids.min() < 0 or ids.max() >= self._graph.num_nodes):
+            bad = ids[(ids < 0) | (ids >= self._graph.num_nodes)][0]
+            raise InputError(
+                f"features: node {bad} does not exist; global ids run from 0 to "
+                f"{self._graph.num_nodes - 1}"
+            )
+        return Split.of(ids, self._offsets, self._local)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Split:
+    """The nodes of one batch, by where their rows are.
+
+    Attributes:
+        nodes: int64[n] as asked for.
+        local: (part on this host, positions of its nodes).
+        positions: int64[r], positions of nodes of other hosts.
+        remote: those nodes, ascending and distinct.
+        inverse: int64[r], the place in ``remote`` of each position.
+        only_part: the part that holds all nodes, where it is on this host.
+    """
+
+    nodes: np.ndarray
+    local: list[tuple[int, np.ndarray]]
+    positions: np.ndarray
+    remote: np.ndarray
+    inverse: np.ndarray
+    only_part: int | None
+
+    @classmethod
+    def of(cls, nodes: np.ndarray, offsets: np.ndarray, is_local: np.ndarray) -> "Split":
+        none = np.empty(0, np.int64)
+        if is_local.size == 1:
+            return cls(nodes, [(0, np.arange(nodes.size))], none, none, none, 0)
+        part = np.searchsorted(offsets, nodes, side="right") - 1
+        counts = np.bincount(part, minlength=is_local.size)
+        local = [
+            (int(p), np.flatnonzero(part == p)) for p in np.flatnonzero(is_local & (counts > 0))
+        ]
+        only = local[0][0] if len(local) == 1 and local[0][1].size == nodes.size else None
+        if counts[~is_local].any():
+            positions = np.flatnonzero(~is_local[part])
+            remote, inverse = np.unique(nodes[positions], return_inverse=True)
+            return cls(nodes, local, positions, remote, inverse, only)
+        return cls(nodes, local, none, none, none, only)
+
+
+@dataclass(slots=True, eq=False)
+class _Arrivals:
+    """The rows that one round brought, and which have been delivered."""
+
+    ids: np.ndarray
+    rows: np.ndarray
+    used: np.ndarray
+
+
+def owned_parts(placement: Placement) -> frozenset[int]:
+    """The parts that count as this rank's own: its share of those on its host."""
+    ranks, parts = placement.local_ranks, placement.local_parts
+    here = ranks.index(placement.rank)
+    if len(parts) >= len(ranks):
+        return frozenset(int(p) for p in np.array_split(np.array(parts, int), len(ranks))[here])
+    if not parts:
+        return frozenset()
+    groups = np.array_split(np.arange(len(ranks)), len(parts))
+    return frozenset(p for p, group in zip(parts, groups, strict=True) if here in group)
+
+
+def _torch_dtype(dtype: np.dtype) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, dtype)).dtype
