@@ -1,0 +1,1 @@
+"""Recurrent models over snapshots."""
