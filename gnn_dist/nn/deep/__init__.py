@@ -1,0 +1,7 @@
+"""Deep circuit models: reversible, group-sparse residual blocks."""
+
+from gnn_dist.nn.deep.config import DeepConfig
+from gnn_dist.nn.deep.inner import GridRangeError
+from gnn_dist.nn.deep.model import DeepGNN, DeepStage, ReversibleStack
+
+__all__ = ["DeepConfig", "DeepGNN", "DeepStage", "GridRangeError", "ReversibleStack"]
