@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnn_dist.kernels.transpose import transpose
+
 
 @dataclass(slots=True, eq=False)
 class Block:
@@ -69,6 +71,9 @@ class Block:
         ``position`` is the edge's place in ``indices``. The edges of a source keep their order, so
         that sums over them do not depend on who sums. Computed once.
         """
+        if self._transposed is None and self.indptr.device.type == "cpu":
+            arrays = transpose(self.indptr.numpy(), self.indices.numpy(), self.num_src)
+            self._transposed = tuple(map(torch.from_numpy, arrays))
         if self._transposed is None:
             order = torch.sort(self.indices, stable=True).indices
             counts = torch.bincount(self.indices, minlength=self.num_src)

@@ -1,0 +1,237 @@
+"""Short SIMD vectors inside numba kernels.
+
+Numba leaves a loop over a feature row as scalar code, or vectorises it with the accumulator in
+memory. Here a value of ``Vector(dtype, lanes)`` is one LLVM vector that lives in registers; LLVM
+splits it into what the machine has (256 bytes are eight AVX registers). A kernel is written once
+over such values and specialised on their width:
+
+    acc = zeros256(out)                   # 64 float32 or 32 float64, as ``out`` is
+    acc = add(acc, load(acc, x, offset))  # x[offset : offset + lanes]
+    store(out, offset, acc)
+
+Offsets count elements of the flat array. Nothing checks them.
+"""
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.core.datamodel import models
+from numba.extending import intrinsic, register_model
+
+_LLVM = {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}
+_BYTES = {types.float32: 4, types.float64: 8}
+
+
+class Vector(types.Type):
+    """``lanes`` values of ``dtype`` (float32 or float64) in one LLVM vector."""
+
+    def __init__(self, dtype: types.Type, lanes: int) -> None:
+        self.dtype = dtype
+        self.lanes = lanes
+        super().__init__(name=f"Vector({dtype}, {lanes})")
+
+
+@register_model(Vector)
+class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, dmm, fe_type):
+        super().__init__(dmm, fe_type, ir.VectorType(_LLVM[fe_type.dtype], fe_type.lanes))
+
+
+def _address(context, builder, array_type, array, offset):
+    """Pointer to element ``offset`` of the flat array."""
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.gep(data, [offset], inbounds=True)
+
+
+def _zeros(num_bytes):
+    @intrinsic
+    def zeros(typingctx, array):
+        dtype = array.dtype
+        if dtype not in _BYTES:
+            return None
+        vector = Vector(dtype, max(1, num_bytes // _BYTES[dtype]))
+
+        def codegen(context, builder, signature, args):
+            return ir.Constant(context.get_value_type(signature.return_type), None)
+
+        return vector(array), codegen
+
+    return zeros
+
+
+zeros256 = _zeros(256)
+zeros64 = _zeros(64)
+zeros32 = _zeros(32)
+zeros16 = _zeros(16)
+zeros1 = _zeros(1)  # one lane
+
+
+@intrinsic
+def load(typingctx, like, array, offset):
+    """``array[offset : offset + lanes]`` as a vector of the type of ``like``.
+
+    Numba has no 16-bit floats on CPU: an int16 array is read as float16 and a uint16 array as
+    bfloat16, and both are widened (see ``flat``).
+    """
+
+    def codegen(context, builder, signature, args):
+        vector, array_type, _ = signature.args
+        pointer = _address(context, builder, array_type, args[1], args[2])
+        wide = context.get_value_type(vector)
+        if array_type.dtype == vector.dtype:
+            pointer = builder.bitcast(pointer, wide.as_pointer())
+            return builder.load(pointer, align=_BYTES[vector.dtype])
+        bits = ir.VectorType(ir.IntType(16), vector.lanes)
+        short = builder.load(builder.bitcast(pointer, bits.as_pointer()), align=2)
+        if array_type.dtype == types.uint16:
+            words = ir.VectorType(ir.IntType(32), vector.lanes)
+            shift = ir.Constant(words, [16] * vector.lanes)
+            return builder.bitcast(builder.shl(builder.zext(short, words), shift), wide)
+        half = builder.bitcast(short, ir.VectorType(ir.HalfType(), vector.lanes))
+        return builder.fpext(half, wide)
+
+    same = array.dtype == like.dtype
+    widened = like.dtype == types.float32 and array.dtype in (types.int16, types.uint16)
+    if not (same or widened):
+        return None
+    return like(like, array, types.intp), codegen
+
+
+@intrinsic
+def store(typingctx, array, offset, value):
+    """``array[offset : offset + lanes] = value``."""
+
+    def codegen(context, builder, signature, args):
+        array_type, _, vector = signature.args
+        pointer = _address(context, builder, array_type, args[0], args[1])
+        pointer = builder.bitcast(pointer, context.get_value_type(vector).as_pointer())
+        builder.store(args[2], pointer, align=_BYTES[vector.dtype])
+        return context.get_dummy_value()
+
+    if array.dtype != value.dtype:
+        return None
+    return types.void(array, types.intp, value), codegen
+
+
+@intrinsic
+def prefetch(typingctx, array, offset):
+    """Ask for the cache line of ``array[offset]``; does not wait and cannot fault."""
+
+    def codegen(context, builder, signature, args):
+        pointer = _address(context, builder, signature.args[0], args[0], args[1])
+        byte = ir.IntType(8).as_pointer()
+        word = ir.IntType(32)
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [byte, word, word, word]),
+            "llvm.prefetch.p0",
+        )
+        hint = [ir.Constant(word, 0), ir.Constant(word, 3), ir.Constant(word, 1)]
+        builder.call(function, [builder.bitcast(pointer, byte), *hint])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), codegen
+
+
+def _binary(operation):
+    @intrinsic
+    def binary(typingctx, a, b):
+        if a != b or not isinstance(a, Vector):
+            return None
+
+        def codegen(context, builder, signature, args):
+            return operation(builder, *args)
+
+        return a(a, a), codegen
+
+    return binary
+
+
+add = _binary(lambda builder, a, b: builder.fadd(a, b))
+divide = _binary(lambda builder, a, b: builder.fdiv(a, b))
+multiply = _binary(lambda builder, a, b: builder.fmul(a, b))
+maximum = _binary(lambda b, x, y: b.select(b.fcmp_ordered(">", y, x), y, x))
+
+
+@intrinsic
+def splat(typingctx, like, scalar):
+    """A vector of the type of ``like`` with ``scalar`` in every lane."""
+
+    def codegen(context, builder, signature, args):
+        vector_type = context.get_value_type(signature.return_type)
+        zero = ir.Constant(ir.IntType(32), 0)
+        one = builder.insert_element(ir.Constant(vector_type, ir.Undefined), args[1], zero)
+        mask = ir.Constant(ir.VectorType(ir.IntType(32), signature.return_type.lanes), None)
+        return builder.shuffle_vector(one, ir.Constant(vector_type, ir.Undefined), mask)
+
+    return like(like, like.dtype), codegen
+
+
+@intrinsic
+def fma(typingctx, a, b, c):
+    """``a * b + c`` with one rounding."""
+    if not (a == b == c and isinstance(a, Vector)):
+        return None
+
+    def codegen(context, builder, signature, args):
+        kind = context.get_value_type(a)
+        name = f"llvm.fma.v{a.lanes}{'f32' if a.dtype == types.float32 else 'f64'}"
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(kind, [kind, kind, kind]), name
+        )
+        return builder.call(function, args)
+
+    return a(a, a, a), codegen
+
+
+@intrinsic
+def relu(typingctx, value):
+    """``max(value, 0)``, lane by lane; NaN stays NaN."""
+    if not isinstance(value, Vector):
+        return None
+
+    def codegen(context, builder, signature, args):
+        zero = ir.Constant(context.get_value_type(signature.return_type), None)
+        return builder.select(builder.fcmp_ordered("<=", args[0], zero), zero, args[0])
+
+    return value(value), codegen
+
+
+@intrinsic
+def where_positive(typingctx, condition, value):
+    """``value`` in the lanes where ``condition > 0``, else 0."""
+    if condition != value:
+        return None
+
+    def codegen(context, builder, signature, args):
+        zero = ir.Constant(context.get_value_type(signature.return_type), None)
+        return builder.select(builder.fcmp_ordered(">", args[0], zero), args[1], zero)
+
+    return value(value, value), codegen
+
+
+@intrinsic
+def total(typingctx, value):
+    """The sum of the lanes, halves onto halves: the same tree on every machine."""
+
+    def codegen(context, builder, signature, args):
+        vector, lanes = args[0], signature.args[0].lanes
+        index = ir.IntType(32)
+        while lanes > 1:
+            lanes //= 2
+            low = ir.Constant(ir.VectorType(index, lanes), list(range(lanes)))
+            high = ir.Constant(ir.VectorType(index, lanes), list(range(lanes, 2 * lanes)))
+            vector = builder.fadd(
+                builder.shuffle_vector(vector, vector, low),
+                builder.shuffle_vector(vector, vector, high),
+            )
+        return builder.extract_element(vector, ir.Constant(index, 0))
+
+    return value.dtype(value), codegen
+
+
+def flat(array: np.ndarray) -> np.ndarray:
+    """A C-contiguous array as one dimension; float16 becomes its bits as int16."""
+    assert array.flags.c_contiguous
+    line = array.reshape(-1)
+    return line.view(np.int16) if line.dtype == np.float16 else line
