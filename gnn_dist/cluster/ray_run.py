@@ -3,9 +3,8 @@
 import os
 import pickle
 import threading
-import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,34 +46,41 @@ class _News:
         return next((f for f in self.failures if f.final), None)
 
 
-class Mailbox:
-    """A Ray actor through which workers speak to the driver."""
+def _mailbox() -> Any:
+    """A Ray actor through which workers speak to the driver.
 
-    def __init__(self) -> None:
-        import asyncio
+    Its class is made here so that it is pickled by value: its process then need not import torch.
+    """
+    import ray
 
-        self._attempts = -1
-        self._posts: list[tuple[str, int, Any]] = []
-        self._news = asyncio.Event()
+    class Mailbox:
+        def __init__(self) -> None:
+            import asyncio
 
-    async def post(self, kind: str, rank: int, value: Any) -> None:
-        self._posts.append((kind, rank, value))
-        self._news.set()
+            self._attempts = -1
+            self._posts: list[tuple[str, int, Any]] = []
+            self._news = asyncio.Event()
 
-    async def next_attempt(self) -> int:
-        self._attempts += 1
-        return self._attempts
+        async def post(self, kind: str, rank: int, value: Any) -> None:
+            self._posts.append((kind, rank, value))
+            self._news.set()
 
-    async def take(self, timeout: float) -> list[tuple[str, int, Any]]:
-        """Everything posted since the last call; waits up to ``timeout`` seconds for the first."""
-        import asyncio
-        import contextlib
+        async def next_attempt(self) -> int:
+            self._attempts += 1
+            return self._attempts
 
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._news.wait(), timeout)
-        self._news.clear()
-        out, self._posts = self._posts, []
-        return out
+        async def take(self, timeout: float) -> list[tuple[str, int, Any]]:
+            """All that was posted since the last call; waits ``timeout`` seconds for the first."""
+            import asyncio
+            import contextlib
+
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._news.wait(), timeout)
+            self._news.clear()
+            out, self._posts = self._posts, []
+            return out
+
+    return ray.remote(num_cpus=0)(Mailbox).remote()
 
 
 def run(
@@ -89,7 +95,7 @@ def run(
     with ray_session.connect(workers) as session:
         import ray
 
-        mailbox = ray.remote(num_cpus=0)(Mailbox).remote()
+        mailbox = _mailbox()
         trainer = _trainer(worker, payload, workers, session, mailbox)
         fit = _Fit(trainer)
         try:
@@ -361,16 +367,3 @@ def _death(rank: int, error: BaseException, news: _News) -> str:
     if "node" in inner and "died" in inner and "NODE_DIED" in inner:
         return f"rank {rank} was lost with its host"
     return f"rank {rank} was killed, probably out of memory{peak}"
-
-
-def wait_gone(pid: int, seconds: float) -> bool:
-    """Whether process ``pid`` of this machine ends within ``seconds``."""
-    end = time.monotonic() + seconds
-    while os.path.exists(f"/proc/{pid}"):
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-Posts = Mapping[str, Any]

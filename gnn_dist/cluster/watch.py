@@ -32,6 +32,8 @@ class _Seen:
 
     record: dict[str, Any] = field(default_factory=dict)
     changed: float = field(default_factory=time.monotonic)
+    gone: float | None = None
+    """When its process was first found missing."""
 
 
 class Watch:
@@ -63,6 +65,7 @@ class Watch:
         self._wake = threading.Event()
         self._stop = False
         self._last_contact = time.monotonic()
+        self._last_try = time.monotonic()
         self._seen = {r: _Seen() for r in range(size) if r != rank}
         self._publish()
         self._thread = threading.Thread(target=self._run, name="gnn-dist-watch", daemon=True)
@@ -141,15 +144,13 @@ class Watch:
                 return
             if self._record["state"] == "running":
                 self._record["state"] = "closed"
-            missing = set(self._record["missing"])
         self._wake.set()
         if self.rank == 0:
             end = time.monotonic() + min(5.0, 5 * self.beat)
             with self._lock:
                 while time.monotonic() < end and any(
-                    s.record.get("state") == "running" and self._trouble(r) is None
-                    for r, s in self._seen.items()
-                    if r not in missing
+                    seen.record.get("state", "running") == "running" and self._trouble(r) is None
+                    for r, seen in self._seen.items()
                 ):
                     self._lock.wait(self.beat / 2)
         with self._lock:
@@ -161,6 +162,7 @@ class Watch:
     def _run(self) -> None:
         keys = [f"watch/{r}" for r in self._seen]
         while True:
+            started = time.monotonic()
             try:
                 self._publish()
                 answers = self._store.multi_get(keys) if keys else []
@@ -170,12 +172,13 @@ class Watch:
                     return
             now = time.monotonic()
             with self._lock:
+                self._last_try = started
                 if answers or not keys:
                     self._last_contact = now
                 for rank, answer in zip(self._seen, answers, strict=False):
                     record = json.loads(answer)
                     if record != self._seen[rank].record:
-                        self._seen[rank] = _Seen(record, now)
+                        self._seen[rank] = _Seen(record, now, self._seen[rank].gone)
                 self._lock.notify_all()
                 if self._stop:
                     return
@@ -261,12 +264,18 @@ class Watch:
             return "has already ended"
         process = _process_state(record, self._record["machine"])
         peak = f"; its peak was {record['peak_mib']} MiB" if record.get("peak_mib") else ""
+        now = time.monotonic()
+        stale = _STALE_BEATS * self.beat
         if process == "gone":
+            if seen.gone is None:
+                seen.gone = now
+                self._wake.set()
+            # It may have told what happened with its last breath: read its record once more.
+            if self._last_try < seen.gone and now - seen.gone < stale:
+                return None
             return f"was killed, probably out of memory{peak}"
         if process == "stopped":
             return "does not answer: its process is stopped"
-        now = time.monotonic()
-        stale = _STALE_BEATS * self.beat
         if now - self._last_contact > stale:
             # The store lives in rank 0: nothing is known of the others.
             if rank == 0:

@@ -74,8 +74,12 @@ def try_ranks(
     args: Sequence[Any] = (),
     timeout: float = 60.0,
     limit: float = 30.0,
+    grace: float = 20.0,
 ) -> list[Outcome]:
-    """Like ``run_ranks``, with the outcome of every rank instead of an exception."""
+    """Like ``run_ranks``, with the outcome of every rank instead of an exception.
+
+    Once a rank has failed, the others may go on for ``limit + grace`` seconds.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
     host = dist.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=timeout), False)
@@ -99,13 +103,16 @@ def try_ranks(
             processes.append(process)
             pipes.append(ours)
         waiting = dict(enumerate(pipes))
-        while waiting and (left := start + timeout - time.monotonic()) > 0:
+        end = start + timeout
+        while waiting and (left := end - time.monotonic()) > 0:
             ready = wait(list(waiting.values()), left)
             for rank in [r for r, pipe in waiting.items() if pipe in ready]:
                 with contextlib.suppress(EOFError):
                     outcomes[rank] = pickle.loads(waiting[rank].recv_bytes())
                 outcomes[rank].seconds = time.monotonic() - start
                 del waiting[rank]
+                if outcomes[rank].error is not None:
+                    end = min(end, time.monotonic() + limit + grace)
         for rank, process in enumerate(processes):
             process.join(0 if rank in waiting else 10)
             outcomes[rank].exit_code = process.exitcode
