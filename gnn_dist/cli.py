@@ -145,8 +145,6 @@ def _take_dotted(
 
 
 def _train(arguments: argparse.Namespace) -> None:
-    from gnn_dist.training import jobs
-
     if arguments.resume is not None:
         if arguments.config is not None:
             raise InputError(
@@ -165,7 +163,10 @@ def _train(arguments: argparse.Namespace) -> None:
         job = _config(arguments)
     if arguments.print_config:
         print(job.dump(), end="")
-    elif arguments.dry_run:
+        return
+    from gnn_dist.training import jobs  # imports torch, Ray and numba: not for a mere printout
+
+    if arguments.dry_run:
         print(jobs.dry_run(job))
     else:
         jobs.train(job, resume=arguments.resume is not None)
@@ -205,7 +206,20 @@ def _report(arguments: argparse.Namespace) -> None:
 def _datasets(arguments: argparse.Namespace) -> None:
     from gnn_dist import datasets
 
-    print(datasets.describe(arguments.name))
+    listings = datasets.list_builtin()
+    if arguments.name is None:
+        width = max(len(item.name) for item in listings)
+        for item in listings:
+            print(f"{item.name.ljust(width)}  {item.summary}")
+        print("\ngnn-dist datasets NAME lists the arguments of one.")
+        return
+    chosen = [item for item in listings if item.name == arguments.name]
+    if not chosen:
+        names = ", ".join(item.name for item in listings)
+        raise InputError(f"there is no data set {arguments.name!r}; there are {names}")
+    print(f"{chosen[0].name}: {chosen[0].summary}")
+    for argument in chosen[0].arguments:
+        print(f"  {argument.name} = {argument.default}\n      {argument.help}")
 
 
 def _doctor(arguments: argparse.Namespace) -> None:

@@ -41,6 +41,8 @@ class Dataset(Section):
     """a data set's name (see `gnn-dist datasets`) or dotted path"""
     args: dict[str, Any] = {}
     """keyword arguments of the data set"""
+    transforms: Names = []
+    """functions from a graph to a graph, by name (gcn_norm, add_self_loops) or dotted path"""
 
 
 class Partition(Section):
@@ -268,7 +270,7 @@ def _assign(values: dict[str, Any], key: str, value: Any) -> None:
         if inner is None:
             inner = values[step] = {}
         if not isinstance(inner, dict):
-            raise InputError(f"config {key}: {step!r} is a value, not a section")
+            raise InputError(f"config {key}: {step!r} holds a value, it is not a section")
         values = inner
     values[last] = value
 

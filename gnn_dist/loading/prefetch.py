@@ -11,33 +11,59 @@ R = TypeVar("R")
 
 
 class ByteBudget:
-    """Lets work begin while less than ``limit`` bytes are held; one piece is always let through."""
+    """Admits work in order, while what is under way and what waits stay below ``limit`` bytes.
+
+    A piece of work is taken to need as much as the largest result so far; until the first result
+    is known, and where one result alone exceeds the limit, one piece at a time is admitted.
+    """
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.held = 0
-        self._free = threading.Condition()
+        self._limit = limit
+        self._held = 0  # bytes of finished results that wait for the consumer
+        self._waiting = 0  # number of them
+        self._running = 0
+        self._largest: int | None = None
+        self._next = 0
+        self._changed = threading.Condition()
         self._closed = False
 
-    def wait(self) -> None:
-        """Block until there is room (or the budget is closed)."""
-        with self._free:
-            while self.held >= self.limit and not self._closed:
-                self._free.wait()
+    def admit(self, number: int) -> None:
+        """Block until piece ``number`` may begin (or the budget is closed).
 
-    def add(self, count: int) -> None:
-        with self._free:
-            self.held += count
+        In order, so that the piece that the consumer waits for is never behind a later one.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or (number == self._next and self._room()))
+            self._next += 1
+            self._running += 1
+            self._changed.notify_all()
 
-    def remove(self, count: int) -> None:
-        with self._free:
-            self.held -= count
-            self._free.notify_all()
+    def _room(self) -> bool:
+        if self._running + self._waiting == 0:
+            return True
+        if self._largest is None:
+            return False
+        return self._held + (self._running + 1) * self._largest <= self._limit
+
+    def finished(self, size: int) -> None:
+        """A result of ``size`` bytes is ready and waits."""
+        with self._changed:
+            self._running -= 1
+            self._waiting += 1
+            self._held += size
+            self._largest = max(size, self._largest or 0)
+            self._changed.notify_all()
+
+    def delivered(self, size: int) -> None:
+        with self._changed:
+            self._waiting -= 1
+            self._held -= size
+            self._changed.notify_all()
 
     def close(self) -> None:
-        with self._free:
+        with self._changed:
             self._closed = True
-            self._free.notify_all()
+            self._changed.notify_all()
 
 
 class Prefetcher(Generic[T, R]):
@@ -45,8 +71,9 @@ class Prefetcher(Generic[T, R]):
 
     ``first`` runs on ``threads`` threads; ``second`` on one thread, in order. A stage that takes
     part in collectives must therefore be ``second``, or ``first`` with one thread. At most
-    ``depth`` items are under way, and none begins while ``max_bytes`` of finished ones wait;
-    ``size`` tells the bytes of a result. With ``depth`` 0 everything runs on the caller's thread.
+    ``depth`` items are begun ahead, and their results hold about ``max_bytes`` at most (see
+    ``ByteBudget``); ``size`` tells the bytes of a result. With ``depth`` 0 everything runs on the
+    caller's thread.
 
     An exception of a stage is raised, itself, where its item would have been delivered.
     """
@@ -79,8 +106,8 @@ class Prefetcher(Generic[T, R]):
         seconds = ThreadPoolExecutor(1, thread_name_prefix="fetch")
         waiting: deque[Future[tuple[R, int]]] = deque()
 
-        def run_first(item: T) -> Any:
-            budget.wait()
+        def run_first(number: int, item: T) -> Any:
+            budget.admit(number)
             if stop.is_set():
                 raise _Stopped
             return self._first(item)
@@ -91,22 +118,24 @@ class Prefetcher(Generic[T, R]):
                 raise _Stopped
             result = self._second(value)
             count = self._size(result)
-            budget.add(count)
+            budget.finished(count)
             return result, count
 
-        source = iter(items)
+        source = enumerate(items)
         try:
             while True:
                 while len(waiting) < self._depth:
                     try:
-                        item = next(source)
+                        number, item = next(source)
                     except StopIteration:
                         break
-                    waiting.append(seconds.submit(run_second, firsts.submit(run_first, item)))
+                    waiting.append(
+                        seconds.submit(run_second, firsts.submit(run_first, number, item))
+                    )
                 if not waiting:
                     return
                 result, count = waiting.popleft().result()
-                budget.remove(count)
+                budget.delivered(count)
                 yield result
         finally:
             stop.set()

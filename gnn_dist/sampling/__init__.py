@@ -10,8 +10,12 @@ from gnn_dist.sampling.partitioned import PartitionedTopology
 from gnn_dist.sampling.relabel import Relabeller
 from gnn_dist.sampling.topology import ALL, LocalTopology, Neighbours, Topology
 
+BUILTIN = {"neighbor": "gnn_dist.sampling.neighbor.NeighborSampler"}
+"""Short names of samplers."""
+
 __all__ = [
     "ALL",
+    "BUILTIN",
     "LocalTopology",
     "NeighborSampler",
     "Neighbours",

@@ -49,7 +49,7 @@ class Strategy(Protocol):
         ...
 
     def predict(self, split: str) -> tuple[Tensor, Tensor, Tensor] | None:
-        """(original ids, outputs, targets) of a split, exact, gathered on rank 0; None elsewhere."""
+        """(original ids, outputs, targets) of a split, exact, gathered on rank 0; else None."""
         ...
 
     def communication(self) -> dict[str, Any]:

@@ -163,7 +163,7 @@ def build(job: Config, world: World, graph: PartitionedGraph) -> DataStrategy:
         num_layers=len(job.sampler.fanouts),
         seed=job.seed,
     )
-    edge = tuple(getattr(model, "edge_tensors", ()))
+    edge = _edge_tensors(job, model, graph)
     own = {
         "fanouts": job.sampler.fanouts,
         "replace": job.sampler.replace,
@@ -260,6 +260,19 @@ def build_task(job: Config, graph: PartitionedGraph) -> Task:
             f"config task.target: the graph has no node tensor {target!r}; it has: {names}"
         )
     return Task.build(job.task.kind, graph.schema.node[target], graph.info, job.task.loss)
+
+
+def _edge_tensors(job: Config, model: nn.Module, graph: PartitionedGraph) -> tuple[str, ...]:
+    """The edge tensors that the blocks of a model must carry."""
+    wanted = tuple(getattr(model, "edge_tensors", ()))
+    for name in wanted:
+        if name not in graph.schema.edge:
+            names = ", ".join(graph.schema.edge) or "none"
+            raise InputError(
+                f"config model.name: {job.model.name!r} reads the edge tensor {name!r}, which the "
+                f"graph lacks (it has: {names}); for gcn set dataset.transforms to [gcn_norm]"
+            )
+    return wanted
 
 
 def width_of(graph: PartitionedGraph, name: str) -> int:

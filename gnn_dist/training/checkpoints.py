@@ -77,8 +77,9 @@ class Checkpoint:
             )
         if self.config != config:
             raise InputError(
-                f"checkpoint {self.path}: was trained with other settings (seed, data set, sampler, "
-                "model, task, batch size or optimiser); restore them or choose another output folder"
+                f"checkpoint {self.path}: was trained with other settings (seed, data set, "
+                "sampler, model, task, batch size or optimiser); restore them or choose another "
+                "output folder"
             )
 
 

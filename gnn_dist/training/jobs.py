@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import shutil
 import sys
 import time
@@ -11,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from gnn_dist import config, datasets, kernels, partitioners, storage
+from gnn_dist import config, datasets, kernels, partitioners, plugins, storage
 from gnn_dist.cluster import WorkerContext, Workers, launch
 from gnn_dist.config import Config
 from gnn_dist.errors import InputError
 from gnn_dist.graph import Graph
+from gnn_dist.nn import TRANSFORMS
 from gnn_dist.storage import PartitionedGraph
 from gnn_dist.training import checkpoints, report, worker
 from gnn_dist.training.build import target_names
@@ -57,6 +59,8 @@ def partition(job: Config) -> PartitionedGraph:
         return storage.open_partition(path)
     _say(f"loading {job.dataset.name}")
     graph = datasets.load(job.dataset.name, job.dataset.args)
+    for name in job.dataset.transforms:
+        graph = plugins.resolve("transform", name, TRANSFORMS)(graph)
     if (path / "manifest.json").exists():
         found = storage.open_partition(
             path, expect_graph=graph.digest if job.partition.path is not None else None
@@ -153,7 +157,7 @@ def _launch(
     resume: bool = False,
 ) -> Result:
     """Run ``work`` on every rank; the result of rank 0."""
-    kernels.compile_all(_say)
+    _compile()
     settings = job.cluster
     workers = Workers(
         count=settings.workers,
@@ -169,6 +173,20 @@ def _launch(
     if settings.workers:
         _say(f"starting {settings.workers} workers")
     return launch(work, payload, workers, keep=_say)
+
+
+def _compile() -> None:
+    """Compile the kernels now, visibly, rather than in the middle of the first epoch."""
+    slow: list[float] = []
+
+    def told(module: str, seconds: float) -> None:
+        if seconds > 1:
+            if not slow:
+                _say("compiling kernels (once; the result is cached)")
+            slow.append(seconds)
+            _say(f"  {module}: {seconds:.0f} s")
+
+    kernels.compile_all(told)
 
 
 def _check(job: Config, graph: PartitionedGraph) -> None:
@@ -211,8 +229,17 @@ def _about(job: Config, graph: PartitionedGraph) -> dict[str, Any]:
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:
     aside = path.with_suffix(".json.tmp")
-    aside.write_text(json.dumps(values, indent=1) + "\n")
+    aside.write_text(json.dumps(_finite(values), indent=1, allow_nan=False) + "\n")
     aside.rename(path)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: a metric that is undefined becomes null."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _write_predictions(path: Path, predictions: Predictions) -> None:

@@ -147,7 +147,7 @@ def kendall(output: Tensor, target: Tensor) -> Any:
 def resolve(names: Sequence[str] | None, kind: str) -> dict[str, Metric]:
     """Metrics by name; ``None`` takes the defaults of the kind of task."""
     chosen = DEFAULTS[kind] if names is None else names
-    return {name: plugins.resolve("metric", name, BUILTIN) for name in chosen}
+    return {n.rsplit(".", 1)[-1]: plugins.resolve("metric", n, BUILTIN) for n in chosen}
 
 
 def compute(

@@ -1,4 +1,4 @@
-"""What people see while a run goes on: one progress line, TensorBoard, nothing without a terminal."""
+"""What people see while a run goes on: one progress line, and TensorBoard."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -1,0 +1,76 @@
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gnn_dist import config
+from gnn_dist.errors import InputError
+
+BASE = {"dataset.name": "sbm"}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"train.bach_size": 3}, ["train.bach_size", "unknown key", "batch_size"]),
+        ({"clutser.workers": 2}, ["clutser", "unknown key", "cluster"]),
+        ({"train.batch_size": 0}, ["train.batch_size", "0", "greater than or equal to 1"]),
+        ({"train.lr": -1}, ["train.lr", "-1", "greater than 0"]),
+        ({"train.epochs": "many"}, ["train.epochs", "'many'", "integer"]),
+        ({"task.kind": "ranking"}, ["task.kind", "'ranking'", "regression"]),
+        ({"sampler.fanouts": [5, 0]}, ["sampler.fanouts", "0", ">= 1"]),
+        ({"sampler.fanouts": []}, ["sampler.fanouts", "empty"]),
+        ({"sampler.fanouts": [5, 5], "model.layers": 3}, ["sampler.fanouts", "2 hops", "3"]),
+        ({"cluster.workers": 9, "train.batch_size": 4}, ["train.batch_size", "4", "9"]),
+        ({"seed": 0, "seed.deep": 1}, ["seed.deep", "not a section"]),
+        ({"dataset": None}, ["dataset", "partition.path"]),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_key_and_the_remedy(overrides, words):
+    with pytest.raises(InputError) as error:
+        config.load(None, {**BASE, **overrides})
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_a_dumped_configuration_reads_back_as_itself(tmp_path: Path):
+    job = config.load(None, {**BASE, "sampler.fanouts": "7,-1", "model.args.hidden": 9})
+    file = tmp_path / "config.yaml"
+    file.write_text(job.dump())
+    assert config.load(file) == job
+    assert job.sampler.fanouts == [7, -1]
+    assert job.model.args == {"hidden": 9}
+
+
+@pytest.mark.parametrize("text", ["a: [", "just words", "- 1\n- 2"])
+def test_a_file_that_is_no_mapping_is_an_error_that_names_it(tmp_path: Path, text: str):
+    file = tmp_path / "broken.yaml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=re.escape("broken.yaml")):
+        config.load(file)
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(InputError, match=r"nowhere\.yaml"):
+        config.load(Path("nowhere.yaml"))
+
+
+@pytest.mark.parametrize("file", sorted(Path("configs").glob("*.yaml")), ids=lambda f: f.name)
+def test_every_shipped_configuration_is_valid(file: Path):
+    assert config.load(file).folder == Path("runs") / yaml.safe_load(file.read_text())["name"]
+
+
+def test_the_fingerprint_knows_what_decides_the_weights():
+    job = config.load(None, BASE)
+    same = {"cluster.workers": 2, "loader.prefetch": 0, "train.epochs": 99, "partition.name": "ldg"}
+    other = {"seed": 1, "sampler.fanouts": [3], "train.batch_size": 7, "model.args.hidden": 5}
+    for key, value in same.items():
+        assert config.load(None, {**BASE, key: value}).fingerprint() == job.fingerprint(), key
+    for key, value in other.items():
+        assert config.load(None, {**BASE, key: value}).fingerprint() != job.fingerprint(), key
+
+
+def test_every_key_has_a_description():
+    missing = [key for key, info in config.flags() if not info.description and "args" not in key]
+    assert not missing
