@@ -5,10 +5,10 @@
 3. gather: the sources at those positions.
 
 Passes 2 and 3 alternate over chunks of the frontier that fit the first-level cache. Positions
-never wait for memory, and each asks for its cache line as soon as it is known, so that the misses
-of a chunk overlap; one loop that draws and reads edge by edge is several times slower.
+never wait for memory, and the cache lines of a chunk are asked for before its gather, so that the
+misses overlap; one loop that draws and reads edge by edge is several times slower.
 
-Every draw is a pure function of the row's *state* (``rng.node_state(key, original id)``) and a
+Every draw is a pure function of the row's state (``rng.node_state(key, original id)``) and a
 counter, so a row's edges depend on neither the other rows nor their order.
 """
 
@@ -19,12 +19,15 @@ from gnn_dist.kernels.bits import prefetch, trailing_zeros
 from gnn_dist.rng import below, draw, node_state
 
 ALL = -1
-_CHUNK_ROWS = 256
-_CHUNK_EDGES = 2048
-_MASK_BITS = 64  # a row this short keeps the set of drawn positions in one register
+_CHUNK_ROWS = 64
+_CHUNK_EDGES = 512
+_AHEAD = 32  # rows between the prefetch of a row's extent and its use
+_LINE = 64  # bytes
+_SHORT = 64  # a row this short keeps the set of drawn positions in one register
 _SMALL = 32  # up to this fan-out, positions of a long row are kept sorted by insertion
 _ONE = np.uint64(1)
 _S6, _M63 = np.int64(6), np.int64(63)
+_S32, _M32 = np.uint64(32), np.uint64(0xFFFFFFFF)
 _S11, _UNIT = np.uint64(11), 2.0**-53
 
 
@@ -42,6 +45,7 @@ def extents(indptr, rows, fanout, replace):
     total = 0
     out_indptr[0] = 0
     for i in range(m):
+        prefetch(indptr, rows[min(i + _AHEAD, m - 1)])
         start = indptr[rows[i]]
         length = indptr[rows[i] + 1] - start
         starts[i] = start
@@ -83,15 +87,6 @@ def weighted_extents(indptr, weights, rows, fanout, replace):
             total += min(positive, fanout)
         out_indptr[i + 1] = total
     return starts, lengths, out_indptr, bad
-
-
-@njit(cache=True, nogil=True)
-def row_states(key, ids):
-    """``rng.node_state`` of each original id: uint64[n]."""
-    out = np.empty(ids.size, np.uint64)
-    for i in range(ids.size):
-        out[i] = node_state(key, ids[i])
-    return out
 
 
 @njit(inline="always")
@@ -156,13 +151,39 @@ def _draw_with_replacement(state, length, k, base, out, at):
         out[at : at + k].sort()
 
 
+@njit(inline="always")
+def _floyd_short(state, length, k):
+    """``k`` of ``length`` <= 64 positions without replacement (Floyd), as a bit mask.
+
+    A word of 64 random bits serves two draws, each 32 bits times the number of choices: off
+    uniform by at most 64 * 2**-32.
+    """
+    drawn = np.uint64(0)
+    top = np.uint64(length - k)
+    i = 0
+    while i < k:
+        bits = draw(state, i >> 1)
+        t = ((bits & _M32) * (top + _ONE)) >> _S32
+        t = top if (drawn >> t) & _ONE else t
+        drawn |= _ONE << t
+        top += _ONE
+        i += 1
+        if i < k:
+            t = ((bits >> _S32) * (top + _ONE)) >> _S32
+            t = top if (drawn >> t) & _ONE else t
+            drawn |= _ONE << t
+            top += _ONE
+        i += 1
+    return drawn
+
+
 @njit(cache=True, nogil=True)
-def fill(indices, states, starts, lengths, out_indptr, fanout, replace, out, positions):
+def fill(indices, key, ids, starts, lengths, out_indptr, fanout, replace, out, positions):
     """Passes 2 and 3 without weights.
 
-    ``indices`` int[e]; ``states``, ``starts``, ``lengths``, ``out_indptr`` of the rows; writes the
-    sources to ``out`` (int[total], dtype of ``indices``) and, where ``positions`` is int64[total]
-    and not empty, the edges' positions in ``indices``.
+    ``indices`` int[e]; ``key`` uint64; ``ids`` (int64[m], original), ``starts``, ``lengths`` and
+    ``out_indptr`` of the rows. Writes the sources to ``out`` (int[total], dtype of ``indices``)
+    and, where ``positions`` is int64[total] and not empty, the edges' positions in ``indices``.
     """
     m = starts.size
     longest, widest = np.int64(0), np.int64(0)
@@ -172,6 +193,7 @@ def fill(indices, states, starts, lengths, out_indptr, fanout, replace, out, pos
     scratch = np.empty(_CHUNK_EDGES + widest, np.int64)
     # only the drawing of many from a long row needs the bitmap
     bitmap = np.zeros((longest >> _S6) + 1 if fanout > _SMALL and not replace else 1, np.uint64)
+    per_line = _LINE // indices.itemsize
     keep = positions.size > 0
     low = 0
     while low < m:
@@ -179,41 +201,34 @@ def fill(indices, states, starts, lengths, out_indptr, fanout, replace, out, pos
         while high < m and high - low < _CHUNK_ROWS and at < _CHUNK_EDGES:
             start, length = starts[high], lengths[high]
             k = out_indptr[high + 1] - out_indptr[high]
+            state = node_state(key, ids[high])
+            by_line = length <= k * per_line
+            if by_line and length:
+                for p in range(start, start + length, per_line):
+                    prefetch(indices, p)
+                prefetch(indices, start + length - 1)
             if replace:
-                _draw_with_replacement(states[high], length, k, start, scratch, at)
-                for i in range(at, at + k):
-                    prefetch(indices, scratch[i])
+                _draw_with_replacement(state, length, k, start, scratch, at)
             elif k == length:
                 for i in range(k):
                     scratch[at + i] = start + i
-                if k:
-                    prefetch(indices, start)
-                    prefetch(indices, start + k - 1)
-            elif length <= _MASK_BITS:
-                drawn = np.uint64(0)
-                state = states[high]
-                top = length - k
+            elif length <= _SHORT:
+                drawn = _floyd_short(state, length, k)
                 for i in range(k):
-                    t = below(draw(state, i), top + 1)
-                    t = top if (drawn >> np.uint64(t)) & _ONE else t
-                    drawn |= _ONE << np.uint64(t)
-                    top += 1
-                for i in range(k):
-                    p = start + trailing_zeros(drawn)
+                    scratch[np.uint64(at + i)] = start + trailing_zeros(drawn)
                     drawn &= drawn - _ONE
-                    scratch[at + i] = p
-                    prefetch(indices, p)
             else:
-                _floyd_long(states[high], length, k, start, scratch, at, bitmap)
+                _floyd_long(state, length, k, start, scratch, at, bitmap)
+            if not by_line:
                 for i in range(at, at + k):
                     prefetch(indices, scratch[i])
             at += k
             high += 1
-        first = out_indptr[low]
-        for i in range(at):
-            out[first + i] = indices[scratch[i]]
+        first = np.uint64(out_indptr[low])
+        for i in range(np.uint64(at)):  # unsigned: numba need not look for negative indices
+            out[first + i] = indices[np.uint64(scratch[i])]
         if keep:
-            for i in range(at):
+            for i in range(np.uint64(at)):
                 positions[first + i] = scratch[i]
         low = high
 
@@ -223,6 +238,7 @@ def copy_rows(indices, starts, lengths, out_indptr, out, positions):
     """Pass 3 where every edge of a row is taken; arguments as for ``fill``."""
     keep = positions.size > 0
     for i in range(starts.size):
+        prefetch(indices, starts[min(i + _AHEAD, starts.size - 1)])
         start, at = starts[i], out_indptr[i]
         for j in range(lengths[i]):
             out[at + j] = indices[start + j]
@@ -305,7 +321,7 @@ def _by_inverse_cdf(state, weights, start, length, k, cumulative, out):
 
 
 @njit(cache=True, nogil=True)
-def weighted_fill(indices, weights, states, starts, lengths, out_indptr, replace, out, positions):
+def weighted_fill(indices, weights, key, ids, starts, lengths, out_indptr, replace, out, positions):
     """Passes 2 and 3 with weights float[e]; other arguments as for ``fill``.
 
     Without replacement edge ``j`` of a row is among the ``k`` largest of log(u_j)/w_j; with
@@ -323,10 +339,11 @@ def weighted_fill(indices, weights, states, starts, lengths, out_indptr, replace
         k = out_indptr[i + 1] - at
         if k == 0:
             continue
+        state = node_state(key, ids[i])
         if replace:
-            _by_inverse_cdf(states[i], weights, starts[i], lengths[i], k, values, chosen)
+            _by_inverse_cdf(state, weights, starts[i], lengths[i], k, values, chosen)
         else:
-            _heaviest_keys(states[i], weights, starts[i], lengths[i], k, values, chosen)
+            _heaviest_keys(state, weights, starts[i], lengths[i], k, values, chosen)
         for j in range(k):
             out[at + j] = indices[chosen[j]]
         if keep:

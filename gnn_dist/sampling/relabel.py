@@ -7,11 +7,14 @@ from gnn_dist.kernels import relabel as kernels
 
 
 class Relabeller:
-    """Numbers global ids by first appearance. One thread at a time; 8 bytes a node of the graph."""
+    """Numbers global ids by first appearance, the given ones first.
+
+    For one thread at a time. Holds 4 bytes for every node of the graph (8 above 64 M nodes).
+    """
 
     def __init__(self, num_nodes: int) -> None:
         self.num_nodes = num_nodes
-        self._table = np.zeros(num_nodes, np.uint64)
+        self._table, self._bits, self._epochs = kernels.new_table(num_nodes)
         self._nodes = np.empty(min(num_nodes, 1 << 16) + 1, np.int64)
         self._epoch = 0
         self._count = 0
@@ -27,13 +30,13 @@ class Relabeller:
                 f"{field}: entry {bad} is {ids[bad]}, a node that does not exist; "
                 f"ids run from 0 to {self.num_nodes - 1}"
             )
-        self._epoch += 1
-        if self._epoch == kernels.EPOCH_LIMIT:
+        if self._epoch == self._epochs:
             self._table[:] = 0
-            self._epoch = 1
+            self._epoch = 0
+        self._epoch += 1
         self._count = 0
         self._reserve(ids.size)
-        repeated = kernels.enter(ids, self._table, self._epoch, self._nodes)
+        repeated = kernels.enter(ids, self._table, self._bits, self._epoch, self._nodes)
         if repeated >= 0:
             raise InputError(
                 f"{field}: node {ids[repeated]} is given twice (again at entry {repeated}); "
@@ -48,8 +51,8 @@ class Relabeller:
         """
         self._reserve(sources.size)
         local = sources if sources.dtype == np.int32 else np.empty(sources.size, np.int32)
-        self._count = int(
-            kernels.relabel(sources, self._table, self._epoch, self._nodes, self._count, local)
+        self._count = kernels.relabel(
+            sources, self._table, self._bits, self._epoch, self._nodes, self._count, local
         )
         return local
 

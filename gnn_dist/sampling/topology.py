@@ -120,17 +120,14 @@ class PartRows:
         if fanout == ALL:
             kernels.copy_rows(part.indices, starts, lengths, indptr, sources, positions)
         else:
-            states = kernels.row_states(np.uint64(key), self.original_ids(nodes))
+            key, ids = np.uint64(key), self.original_ids(nodes)
+            frontier = (ids, starts, lengths, indptr)
             if probability is None:
-                kernels.fill(
-                    part.indices, states, starts, lengths, indptr, fanout, replace,
-                    sources, positions,
-                )  # fmt: skip
+                kernels.fill(part.indices, key, *frontier, fanout, replace, sources, positions)
             else:
                 kernels.weighted_fill(
-                    part.indices, probability, states, starts, lengths, indptr, replace,
-                    sources, positions,
-                )  # fmt: skip
+                    part.indices, probability, key, *frontier, replace, sources, positions
+                )
         return Neighbours(
             indptr,
             sources,
