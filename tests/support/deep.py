@@ -68,7 +68,7 @@ def reference_inner(
     kept = torch.topk(y.detach(), config.kept, dim=1).indices
     s = y * torch.zeros_like(y).scatter_(1, kept, 1.0)
     a = dense_adjacency(block, u.dtype)
-    sweeps = {"fan-in": (a,), "fan-out": (a.T,), "both": (a, a.T)}[config.direction]
+    sweeps = {"fan_in": (a,), "fan_out": (a.T,), "both": (a, a.T)}[config.direction]
     parts = [s] if config.own_column else []
     for k, sweep in enumerate(sweeps):
         if config.conv == "attention":

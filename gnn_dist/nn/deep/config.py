@@ -6,7 +6,7 @@ from gnn_dist.errors import InputError
 from gnn_dist.kernels.topk import NORMS
 
 CONVS = ("mean", "gcn", "gin", "attention")
-DIRECTIONS = ("fan-in", "fan-out", "both")
+DIRECTIONS = ("fan_in", "fan_out", "both")
 MODES = ("plain", "checkpoint", "reversible")
 COMPRESSIONS = ("bf16", "int8")
 
@@ -28,7 +28,7 @@ class DeepConfig:
         conv: ``mean`` (SAGE: own row and mean of neighbours), ``gcn`` (symmetric normalisation
             with self-loops), ``gin`` (sum of neighbours plus ``1 + gin_eps`` times the own row),
             ``attention`` (one head a group, GAT scores, own row included).
-        direction: whose rows a node reads: ``fan-in`` (sources of its in-edges), ``fan-out``
+        direction: whose rows a node reads: ``fan_in`` (sources of its in-edges), ``fan_out``
             (destinations of its out-edges) or ``both``, each with weights of its own.
         norm: of a group's row before the selection: ``layer``, ``rms`` or ``none``.
         dropout: probability that a kept value is dropped; drawn from the block's key and the
@@ -49,7 +49,7 @@ class DeepConfig:
     groups: int = 2
     keep: int | None = None
     conv: str = "mean"
-    direction: str = "fan-in"
+    direction: str = "fan_in"
     norm: str = "layer"
     norm_eps: float = 1e-5
     dropout: float = 0.0

@@ -147,7 +147,7 @@ class DeepGNN(DeepStage):
         groups: int = 2,
         keep: int | None = None,
         conv: str = "mean",
-        direction: str = "fan-in",
+        direction: str = "fan_in",
         norm: str = "layer",
         dropout: float = 0.0,
         initial_residual: float = 0.0,

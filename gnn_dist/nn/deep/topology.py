@@ -68,9 +68,9 @@ def prepare(
     inverse[position] = np.arange(indices.size)
     backward = (t_indptr, t_indices, position, None if given is None else given[position])
     sweeps = []
-    if direction in ("fan-in", "both"):
+    if direction in ("fan_in", "both"):
         sweeps.append(_sweep(n, forward, backward, position, conv, dtype, gin_eps))
-    if direction in ("fan-out", "both"):
+    if direction in ("fan_out", "both"):
         sweeps.append(_sweep(n, backward, forward, inverse, conv, dtype, gin_eps))
     ids = np.arange(n) if block.ids is None else block.ids[:n].cpu().numpy()
     return DeepTopology(n, tuple(sweeps), ids, block.key)

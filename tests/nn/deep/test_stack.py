@@ -36,7 +36,7 @@ def _gradients(run, stack, state, initial):
 
 VARIANTS = [
     {},
-    {"conv": "gcn", "direction": "fan-out"},
+    {"conv": "gcn", "direction": "fan_out"},
     {"conv": "gin", "direction": "both", "gin_eps": 0.3},
     {"conv": "attention", "direction": "both"},
     {"conv": "attention", "norm": "rms", "packed": True},
