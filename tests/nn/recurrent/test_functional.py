@@ -1,0 +1,173 @@
+"""The fused recurrences against torch operators step by step, values and every gradient."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gnn_dist.kernels.pointwise import lambert
+from gnn_dist.nn.recurrent import functional
+
+
+def gru_oracle(p: Tensor, h: Tensor, w_zr: Tensor, w_c: Tensor, slots: np.ndarray) -> Tensor:
+    hidden, out = w_c.shape[0], []
+    for row in slots:
+        now = p[:, torch.from_numpy(row)]
+        z, r = torch.sigmoid(now[..., : 2 * hidden] + h @ w_zr).split(hidden, -1)
+        h = z * h + (1 - z) * torch.tanh(now[..., 2 * hidden :] + (r * h) @ w_c)
+        out.append(h)
+    return torch.stack(out)
+
+
+def lstm_oracle(p: Tensor, start: Tensor, w1: Tensor, w2: Tensor, bias: Tensor, slots) -> Tensor:
+    """torch.nn.LSTM, two layers, with an identity as the first input projection."""
+    hidden = w1.shape[0]
+    lstm = torch.nn.LSTM(4 * hidden, hidden, 2).to(p.dtype)
+    weights = {
+        "weight_ih_l0": torch.eye(4 * hidden, dtype=p.dtype), "weight_hh_l0": w1.t(),
+        "bias_ih_l0": torch.zeros_like(bias), "bias_hh_l0": torch.zeros_like(bias),
+        "weight_ih_l1": w2[:hidden].t(), "weight_hh_l1": w2[hidden:].t(),
+        "bias_ih_l1": bias, "bias_hh_l1": torch.zeros_like(bias),
+    }  # fmt: skip
+    nodes, windows = start.shape[1:3]
+    seen = []
+    for b in range(windows):
+        x = torch.stack([p[:, s] for s in slots[:, b]])
+        state = (start[:2, :, b], start[2:, :, b])
+        h1 = torch.zeros(0)
+        one = torch.nn.LSTM(4 * hidden, hidden, 1).to(p.dtype)
+        first = {k: v for k, v in weights.items() if k.endswith("l0")}
+        h1, _ = torch.func.functional_call(
+            one, first, (x, (state[0][:1].contiguous(), state[1][:1].contiguous()))
+        )
+        h2, _ = torch.func.functional_call(
+            lstm, weights, (x, (state[0].contiguous(), state[1].contiguous()))
+        )
+        seen.append(torch.cat((h1, h2), -1))
+    return torch.stack(seen, 2)
+
+
+def gradients(out: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+    torch.manual_seed(1)
+    return list(torch.autograd.grad((out * torch.randn_like(out)).sum(), inputs))
+
+
+SLOTS = {
+    "side by side": np.arange(5)[:, None] + np.arange(3)[None, :],
+    "one window": np.arange(4)[:, None],
+    "apart": np.array([[0, 4], [1, 5], [2, 6]]),
+}
+
+
+@pytest.mark.parametrize("slots", SLOTS.values(), ids=SLOTS)
+@pytest.mark.parametrize("hidden", [5, 16])
+@pytest.mark.parametrize("nodes", [1, 37])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("every", [False, True])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_gru_equals_torch(slots, hidden, nodes, dtype, every, checkpoint, monkeypatch) -> None:
+    monkeypatch.setattr(functional, "ROWS", 8)
+    torch.manual_seed(0)
+    windows = slots.shape[1]
+    inputs = [
+        torch.randn(nodes, 8, 3 * hidden, dtype=dtype),
+        torch.randn(nodes, windows, hidden, dtype=dtype),
+        0.4 * torch.randn(hidden, 2 * hidden, dtype=dtype),
+        0.4 * torch.randn(hidden, hidden, dtype=dtype),
+    ]
+    inputs = [t.requires_grad_() for t in inputs]
+    tolerance = 1e-10 if dtype == torch.float64 else 2e-5
+    for begin in (inputs[1], None):
+        used = inputs if begin is not None else [inputs[0], *inputs[2:]]
+        ours = functional.gru(
+            inputs[0], begin, *inputs[2:], slots, every=every, checkpoint=checkpoint
+        )
+        zero = torch.zeros_like(inputs[1]) if begin is None else begin
+        theirs = gru_oracle(inputs[0], zero, *inputs[2:], slots)
+        theirs = theirs if every else theirs[-1:]
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+        for a, b in zip(gradients(ours, used), gradients(theirs, used), strict=True):
+            torch.testing.assert_close(a, b, rtol=10 * tolerance, atol=10 * tolerance)
+
+
+@pytest.mark.parametrize("slots", SLOTS.values(), ids=SLOTS)
+@pytest.mark.parametrize("hidden", [3, 8])
+@pytest.mark.parametrize("nodes", [1, 21])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("every", [False, True])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_lstm_equals_torch(slots, hidden, nodes, dtype, every, checkpoint, monkeypatch) -> None:
+    monkeypatch.setattr(functional, "ROWS", 8)
+    torch.manual_seed(0)
+    windows = slots.shape[1]
+    inputs = [
+        torch.randn(nodes, 8, 4 * hidden, dtype=dtype),
+        torch.randn(4, nodes, windows, hidden, dtype=dtype),
+        0.4 * torch.randn(hidden, 4 * hidden, dtype=dtype),
+        0.4 * torch.randn(2 * hidden, 4 * hidden, dtype=dtype),
+        torch.randn(4 * hidden, dtype=dtype),
+    ]
+    inputs = [t.requires_grad_() for t in inputs]
+    tolerance = 1e-10 if dtype == torch.float64 else 2e-5
+    for begin in (inputs[1], None):
+        used = inputs if begin is not None else [inputs[0], *inputs[2:]]
+        ours, _ = functional.lstm2(
+            inputs[0], begin, *inputs[2:], slots, every=every, checkpoint=checkpoint
+        )
+        zero = torch.zeros_like(inputs[1]) if begin is None else begin
+        theirs = lstm_oracle(inputs[0], zero, *inputs[2:], slots)
+        theirs = theirs if every else theirs[-1:]
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
+        for a, b in zip(gradients(ours, used), gradients(theirs, used), strict=True):
+            torch.testing.assert_close(a, b, rtol=10 * tolerance, atol=10 * tolerance)
+
+
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
+    torch.manual_seed(0)
+    slots = SLOTS["side by side"]
+    p = torch.randn(600, 8, 48, requires_grad=True)
+    w_zr = torch.randn(16, 32, requires_grad=True)
+    w_c = torch.randn(16, 16, requires_grad=True)
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            out = functional.gru(p, None, w_zr, w_c, slots)
+            found.append([out, *gradients(out, [p, w_zr, w_c])])
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_state_carried_over_gives_the_states_of_one_long_window() -> None:
+    torch.manual_seed(0)
+    p = torch.randn(9, 8, 24, dtype=torch.float64)
+    weights = [torch.randn(s, dtype=torch.float64) for s in ((6, 24), (12, 24), (24,))]
+    whole, _ = functional.lstm2(p, None, *weights, np.arange(8)[:, None], every=True)
+    first, cells = functional.lstm2(p, None, *weights, np.arange(5)[:, None], every=True)
+    state = torch.cat((first[-1][None, ..., :6], first[-1][None, ..., 6:], cells))
+    second, _ = functional.lstm2(p, state, *weights, np.arange(5, 8)[:, None], every=True)
+    torch.testing.assert_close(torch.cat((first, second)), whole)
+
+
+def test_the_torch_path_equals_the_kernels() -> None:
+    """What a GPU runs, on the meta-free path: the same formulas through torch operators."""
+    torch.manual_seed(0)
+    slots = SLOTS["side by side"]
+    p = torch.randn(4, 8, 12, dtype=torch.float64)
+    w_zr, w_c = torch.randn(4, 8, dtype=torch.float64), torch.randn(4, 4, dtype=torch.float64)
+    zero = torch.zeros(4, 3, 4, dtype=torch.float64)
+    torch.testing.assert_close(
+        functional.gru(p, None, w_zr, w_c, slots, every=True),
+        gru_oracle(p, zero, w_zr, w_c, slots),
+    )
+
+
+def test_the_continued_fraction_is_tanh() -> None:
+    p, q = lambert(13)
+    x = np.linspace(-9, 9, 1001)
+    value = x * np.polyval(p[::-1], x * x) / np.polyval(q[::-1], x * x)
+    np.testing.assert_allclose(value, np.tanh(x), atol=3e-7)
+    assert all(c > 0 for c in p + q)
