@@ -66,6 +66,7 @@ class PartEntry(_Strict):
     num_nodes: Count
     num_edges: Count
     halo: Count
+    cut: Count
 
 
 class PartitionerEntry(_Strict):
@@ -85,6 +86,8 @@ class StagedEntry(_Strict):
 
 class Manifest(_Strict):
     """The manifest. Counts are of rows; ``offsets`` has one entry more than there are parts.
+
+    Of a part, ``halo`` counts distinct sources that others own, ``cut`` the edges from them.
 
     ``files`` has every file of the folder but the manifest itself. A staged copy has ``staged``,
     the parts whose files were copied; the other entries describe the whole.

@@ -120,7 +120,14 @@ def _write_part(
                 (rows, *spec.shape),
                 _rows(tensors, name, rows, spec),
             )
-    return PartEntry(num_nodes=part.num_nodes, num_edges=part.num_edges, halo=part.halo.size), files
+    foreign = sum(
+        int(np.count_nonzero((piece < part.first) | (piece >= part.last)))
+        for piece in _pieces(part.indices)
+    )
+    entry = PartEntry(
+        num_nodes=part.num_nodes, num_edges=part.num_edges, halo=part.halo.size, cut=foreign
+    )
+    return entry, files
 
 
 def _pieces(array: np.ndarray) -> Iterator[np.ndarray]:
