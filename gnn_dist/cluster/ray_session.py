@@ -48,6 +48,8 @@ class Session:
 
     folder: Path
     """Where Ray Train keeps the state of a run; every worker's host can reach it."""
+    local: bool
+    """Whether this Ray was started here, and ends with the run."""
     device: str
     cpus_wanted: float
     gpus_wanted: float
@@ -93,6 +95,7 @@ def connect(workers: Workers) -> Iterator[Session]:
                 _start(ray, workers, folder)
             else:
                 _join(ray, workers)
+            _mute(ray)
             session = _session(ray, workers, folder)
             try:
                 yield session
@@ -126,6 +129,16 @@ def _join(ray: Any, workers: Workers) -> None:
         ) from error
 
 
+def _mute(ray: Any) -> None:
+    """Keep what Ray's processes say from the terminal: a rank that died is explained by us.
+
+    Ray prints it whatever ``log_to_driver`` says; this is the switch that its own debugger uses.
+    """
+    internals = ray._private.worker
+    if hasattr(internals, "_worker_logs_enabled"):
+        internals._worker_logs_enabled = False
+
+
 def _session(ray: Any, workers: Workers, folder: Path) -> Session:
     gpus = ray.cluster_resources().get("GPU", 0)
     if workers.device == "cuda" and gpus < workers.count and workers.address is None:
@@ -136,6 +149,7 @@ def _session(ray: Any, workers: Workers, folder: Path) -> Session:
     use_gpu = workers.device == "cuda" or (workers.device == "auto" and gpus >= workers.count)
     return Session(
         folder=folder,
+        local=workers.address is None,
         device="cuda" if use_gpu else "cpu",
         cpus_wanted=workers.count * workers.cpus,
         gpus_wanted=workers.count if use_gpu else 0,
