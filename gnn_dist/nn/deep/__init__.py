@@ -2,6 +2,6 @@
 
 from gnn_dist.nn.deep.config import DeepConfig
 from gnn_dist.nn.deep.inner import GridRangeError
-from gnn_dist.nn.deep.model import DeepGNN, DeepStage, ReversibleStack
+from gnn_dist.nn.deep.model import DeepGNN, ReversibleStack
 
-__all__ = ["DeepConfig", "DeepGNN", "DeepStage", "GridRangeError", "ReversibleStack"]
+__all__ = ["DeepConfig", "DeepGNN", "GridRangeError", "ReversibleStack"]

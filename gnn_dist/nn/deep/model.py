@@ -1,6 +1,5 @@
-"""``DeepGNN``: hundreds of residual blocks on one sub-graph, whole or a stage of it."""
+"""``DeepGNN``: hundreds of residual blocks on one sub-graph."""
 
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from gnn_dist.batch import Block
-from gnn_dist.errors import InputError
 from gnn_dist.features import FeatureRows
 from gnn_dist.nn.deep.config import DeepConfig
 from gnn_dist.nn.deep.inner import Inner
@@ -20,26 +18,16 @@ from gnn_dist.rng import fold
 
 
 class ReversibleStack(nn.Module):
-    """Blocks ``first`` to ``stop - 1`` of a deep model: state [C, N, d] to state [C, N, d].
+    """The blocks of a deep model: state [C, N, d] to state [C, N, d].
 
     Parameters are stacked, [blocks, C, ...] (see ``StackTensors``).
     """
 
-    def __init__(
-        self, config: DeepConfig, *, first: int = 0, stop: int | None = None, seed: int = 0
-    ) -> None:
+    def __init__(self, config: DeepConfig, *, seed: int = 0) -> None:
         super().__init__()
         self.config = config
-        self.first = first
-        self.stop = config.layers if stop is None else stop
-        if not 0 <= self.first <= self.stop <= config.layers:
-            raise InputError(
-                f"stage: blocks {first} to {self.stop} are not within the model's {config.layers}"
-            )
-        if self.stop > self.first:
-            tensors = initialise(config, self.first, self.stop, seed)
-            for name, tensor in tensors._asdict().items():
-                self.register_parameter(name, nn.Parameter(tensor))
+        for name, tensor in initialise(config, 0, config.layers, seed)._asdict().items():
+            self.register_parameter(name, nn.Parameter(tensor))
         self._workspace = Workspace()
         self.last_inner: Inner | None = None
 
@@ -48,88 +36,43 @@ class ReversibleStack(nn.Module):
 
     def topology(self, block: Block) -> DeepTopology:
         """What the blocks read of a square ``Block``; reusable while the block is."""
-        dtype = np.dtype(str(self.dtype).removeprefix("torch."))
+        dtype = np.dtype(str(self.gain.dtype).removeprefix("torch."))
         config = self.config
         return prepare(block, config.conv, config.direction, dtype, config.gin_eps)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.gain.dtype if self.stop > self.first else torch.get_default_dtype()
-
     def forward(
-        self, state: Tensor, topology: DeepTopology, initial: Tensor | None = None
+        self,
+        state: Tensor,
+        topology: DeepTopology,
+        initial: Tensor | None = None,
+        *,
+        first: int = 0,
+        stop: int | None = None,
     ) -> Tensor:
-        """``initial``: GCNII's rows [C, N, d], needed where ``initial_residual`` is not 0."""
-        if self.stop == self.first:
+        """Blocks ``first`` to ``stop - 1`` (default: all).
+
+        ``initial``: GCNII's rows [C, N, d], needed where ``initial_residual`` is not 0.
+        """
+        layers = self.config.layers
+        stop = layers if stop is None else stop
+        if first == stop:
             return state
         inner = Inner(
             self.config,
             topology,
             self._workspace,
-            self.dtype,
-            first_layer=self.first,
+            self.gain.dtype,
+            first_layer=first,
             drop=self.training and self.config.dropout > 0,
         )
         self.last_inner = inner
-        return run_stack(inner, state, initial, self.tensors())
+        tensors = self.tensors()
+        if (first, stop) != (0, layers):
+            tensors = StackTensors(*(t[first:stop] for t in tensors))
+        return run_stack(inner, state, initial, tensors)
 
 
-class DeepStage(nn.Module):
-    """A contiguous share of a deep model: encoder (first), blocks, head (last).
-
-    Between stages travels one tensor, [C, N, d], or [2C, N, d] with GCNII's initial rows behind.
-    """
-
-    def __init__(
-        self,
-        config: DeepConfig,
-        in_features: int,
-        out_features: int,
-        *,
-        first: int = 0,
-        stop: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__()
-        self.config = config
-        stop = config.layers if stop is None else stop
-        self.in_features, self.out_features = in_features, out_features
-        self.is_first, self.is_last = first == 0, stop == config.layers
-        if self.is_first:
-            self.encoder = nn.Linear(in_features, config.width)
-            _initialise_linear(self.encoder, seed, 2)
-        self.stack = ReversibleStack(config, first=first, stop=stop, seed=seed)
-        if self.is_last:
-            self.norm = nn.LayerNorm(config.width)
-            self.head = nn.Linear(config.width, out_features)
-            _initialise_linear(self.head, seed, 3)
-
-    def encode(self, x: "Tensor | FeatureRows") -> Tensor:
-        """Features [N, F] to the state before the first block, on the grid."""
-        rows = x if isinstance(x, Tensor) else x.materialise()
-        config = self.config
-        hidden = self.encoder(rows.to(self.encoder.weight.dtype))
-        if config.grid is not None:
-            hidden = snap(hidden, config.grid)
-        return hidden.view(-1, config.groups, config.group_width).transpose(0, 1).contiguous()
-
-    def stage(self, value: Tensor, topology: DeepTopology, num_seeds: int) -> Tensor:
-        """What travels in to what travels out: [N, F] in first, [num_seeds, out] out last."""
-        keeps = self.config.initial_residual > 0
-        state = self.encode(value) if self.is_first else value
-        initial = None
-        if keeps:
-            groups = self.config.groups
-            initial = state if self.is_first else state[groups:]
-            state = state[:groups]
-        state = self.stack(state, topology, initial)
-        if not self.is_last:
-            return state if initial is None else torch.cat((state, initial))
-        seeds = state[:, :num_seeds].transpose(0, 1).reshape(num_seeds, -1)
-        return self.head(self.norm(seeds))
-
-
-class DeepGNN(DeepStage):
+class DeepGNN(nn.Module):
     """A deep model on sub-graphs. Takes ``(x, blocks)`` as every model does.
 
     ``blocks[0]`` is square: the sub-graph that all ``layers`` blocks read. The answer is for the
@@ -159,7 +102,8 @@ class DeepGNN(DeepStage):
         packed: bool = False,
         seed: int = 0,
     ) -> None:
-        config = DeepConfig(
+        super().__init__()
+        self.config = DeepConfig(
             width=width,
             layers=layers,
             groups=groups,
@@ -176,10 +120,52 @@ class DeepGNN(DeepStage):
             compression=compression,
             packed=packed,
         )
-        super().__init__(config, in_features, out_features, seed=seed)
+        self.in_features, self.out_features = in_features, out_features
+        self.encoder = nn.Linear(in_features, width)
+        self.stack = ReversibleStack(self.config, seed=seed)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, out_features)
+        _initialise_linear(self.encoder, seed, 2)
+        _initialise_linear(self.head, seed, 3)
 
     def forward(self, x: "Tensor | FeatureRows", blocks: list[Block]) -> Tensor:
-        return self.stage(x, self.stack.topology(blocks[0]), blocks[-1].num_dst)  # type: ignore[arg-type]
+        topology = self.stack.topology(blocks[0])
+        state = self.encode(x)
+        state = self.blocks(state, topology, 0, self.config.layers)
+        return self.decode(state, blocks[-1].num_dst)
+
+    def encode(self, x: "Tensor | FeatureRows") -> Tensor:
+        """Features [N, F] to what travels between blocks, on the grid.
+
+        That is the state [C, N, d], or [2C, N, d] with GCNII's initial rows behind it.
+        """
+        rows = x if isinstance(x, Tensor) else x.materialise()
+        config = self.config
+        hidden = self.encoder(rows.to(self.encoder.weight.dtype))
+        if config.grid is not None:
+            hidden = snap(hidden, config.grid)
+        state = hidden.view(-1, config.groups, config.group_width).transpose(0, 1).contiguous()
+        return torch.cat((state, state)) if config.initial_residual else state
+
+    def blocks(self, value: Tensor, topology: DeepTopology, first: int, stop: int) -> Tensor:
+        """Blocks ``first`` to ``stop - 1`` of what travels between blocks."""
+        groups = self.config.groups
+        if not self.config.initial_residual:
+            return self.stack(value, topology, first=first, stop=stop)
+        state, initial = value[:groups], value[groups:]
+        state = self.stack(state, topology, initial, first=first, stop=stop)
+        return torch.cat((state, initial))
+
+    def decode(self, value: Tensor, num_seeds: int) -> Tensor:
+        """[num_seeds, out] for the first nodes."""
+        seeds = value[: self.config.groups, :num_seeds].transpose(0, 1)
+        return self.head(self.norm(seeds.reshape(num_seeds, -1)))
+
+    def boundary_shape(self, num_nodes: int) -> tuple[int, int, int]:
+        """Shape of what travels between blocks."""
+        config = self.config
+        copies = 2 if config.initial_residual else 1
+        return copies * config.groups, num_nodes, config.group_width
 
 
 class _Snap(torch.autograd.Function):
@@ -195,24 +181,6 @@ class _Snap(torch.autograd.Function):
 def snap(x: Tensor, bits: int) -> Tensor:
     """The nearest multiples of 2**-bits; the gradient passes as if nothing had been done."""
     return _Snap.apply(x, bits)
-
-
-def stage_state(stage: DeepStage, whole: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Of a whole model's state dict what ``stage`` holds."""
-    first, stop = stage.stack.first, stage.stack.stop
-    return {
-        name: whole[name][first:stop] if name.startswith("stack.") else whole[name]
-        for name in stage.state_dict()
-    }
-
-
-def model_arguments(config: DeepConfig) -> dict[str, Any]:
-    """The config as ``DeepGNN``'s keyword arguments, where they differ from the defaults."""
-    return {
-        f.name: getattr(config, f.name)
-        for f in fields(config)
-        if getattr(config, f.name) != f.default and f.name not in ("norm_eps", "attention_slope")
-    }
 
 
 def _initialise_linear(linear: nn.Linear, seed: int, which: int) -> None:
