@@ -9,7 +9,7 @@ outer hops.
 import numpy as np
 from numba import njit
 
-from gnn_dist.kernels.bits import prefetch
+from gnn_dist.kernels.vector import prefetch
 
 _AHEAD = 64  # edges between the prefetch of an entry and its use; 16 is a quarter slower
 _COMPACT_BITS = 26  # up to 64 M nodes at least 6 bits of an uint32 are left for the epoch

@@ -9,7 +9,7 @@ import torch
 from gnn_dist.cluster import Exchange, Placement
 from gnn_dist.graph import index_dtype
 from gnn_dist.kernels import stitch as kernels
-from gnn_dist.sampling.topology import Neighbours, PartRows, edge_tensor, widened
+from gnn_dist.sampling.topology import Neighbours, PartRows, edge_tensor
 from gnn_dist.sampling.wire import Layout, pack, unpack
 from gnn_dist.storage import PartitionedGraph
 
@@ -168,4 +168,4 @@ def _place_tensors(
     places: np.ndarray, rows: Mapping[str, np.ndarray], out: Mapping[str, np.ndarray]
 ) -> None:
     for name, values in out.items():
-        values[places] = widened(rows[name])
+        values[places] = rows[name]

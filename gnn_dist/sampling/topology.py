@@ -7,10 +7,11 @@ from typing import Protocol
 import numpy as np
 
 from gnn_dist.errors import InputError
-from gnn_dist.kernels import sample as kernels
+from gnn_dist.kernels import sample, sample_weighted
+from gnn_dist.kernels.gather import gather
 from gnn_dist.storage import Part
 
-ALL = kernels.ALL
+ALL = sample.ALL
 """The fan-out that takes every in-neighbour."""
 
 
@@ -105,9 +106,9 @@ class PartRows:
         )
         probability = None if weights is None or fanout == ALL else self._weight(weights)
         if probability is None:
-            starts, lengths, indptr = kernels.extents(part.indptr, rows, fanout, replace)
+            starts, lengths, indptr = sample.extents(part.indptr, rows, fanout, replace)
         else:
-            starts, lengths, indptr, bad = kernels.weighted_extents(
+            starts, lengths, indptr, bad = sample_weighted.weighted_extents(
                 part.indptr, probability, rows, fanout, replace
             )
             if bad >= 0:
@@ -115,24 +116,29 @@ class PartRows:
                     f"sampler.weights: edge tensor {weights!r} holds {probability[bad]} for edge "
                     f"{part.edge_ids[bad]}; weights must not be negative"
                 )
-        sources = np.empty(int(indptr[-1]), part.indices.dtype)
-        positions = np.empty(sources.size if edge_ids or edge else 0, np.int64)
-        if fanout == ALL:
-            kernels.copy_rows(part.indices, starts, lengths, indptr, sources, positions)
+        total = int(indptr[-1])
+        by_weight = probability is not None
+        positions = np.empty(total if by_weight or edge_ids or edge else 0, np.int64)
+        if by_weight:
+            sample_weighted.weighted_positions(
+                probability, np.uint64(key), self.original_ids(nodes), starts, lengths, indptr,
+                replace, positions,
+            )  # fmt: skip
+            sources = gather(part.indices, positions)
         else:
-            key, ids = np.uint64(key), self.original_ids(nodes)
-            frontier = (ids, starts, lengths, indptr)
-            if probability is None:
-                kernels.fill(part.indices, key, *frontier, fanout, replace, sources, positions)
+            sources = np.empty(total, part.indices.dtype)
+            if fanout == ALL:
+                sample.copy_rows(part.indices, starts, lengths, indptr, sources, positions)
             else:
-                kernels.weighted_fill(
-                    part.indices, probability, key, *frontier, replace, sources, positions
-                )
+                sample.fill(
+                    part.indices, np.uint64(key), self.original_ids(nodes), starts, lengths, indptr,
+                    fanout, replace, sources, positions,
+                )  # fmt: skip
         return Neighbours(
             indptr,
             sources,
-            part.edge_ids[positions] if edge_ids else None,
-            {name: widened(edge_tensor(part.edge, name)[positions]) for name in edge},
+            gather(part.edge_ids, positions) if edge_ids else None,
+            {name: gather(edge_tensor(part.edge, name), positions) for name in edge},
         )
 
     def _weight(self, name: str) -> np.ndarray:
@@ -158,11 +164,6 @@ def edge_tensor(
         names = ", ".join(tensors) or "no edge tensor"
         raise InputError(f"{key}: the graph has no edge tensor {name!r}; it has {names}")
     return tensors[name]
-
-
-def widened(rows: np.ndarray) -> np.ndarray:
-    """float16 is a way to store float32."""
-    return rows.astype(np.float32) if rows.dtype == np.float16 else rows
 
 
 class LocalTopology:
