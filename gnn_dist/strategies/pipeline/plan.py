@@ -1,0 +1,167 @@
+"""Candidates of schedule, cut and number of micro-batches, simulated and compared."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gnn_dist.errors import InputError
+from gnn_dist.strategies.pipeline.balance import partition
+from gnn_dist.strategies.pipeline.generators import SCHEDULES, generate
+from gnn_dist.strategies.pipeline.schedule import Schedule
+from gnn_dist.strategies.pipeline.simulate import Costs, Timeline, simulate
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a layer costs for each micro-batch of a global batch.
+
+    Attributes:
+        forward, input, weight: ``[layer][micro]`` seconds.
+        activation: ``[layer][micro]`` bytes that a layer keeps until its backward pass.
+        boundary: ``[micro]`` bytes between stages; also what a stage keeps besides its layers.
+        latency, bandwidth: of links.
+        overhead: seconds that every action costs beside its layers.
+    """
+
+    forward: Sequence[Sequence[float]]
+    input: Sequence[Sequence[float]]
+    weight: Sequence[Sequence[float]]
+    activation: Sequence[Sequence[float]]
+    boundary: Sequence[float]
+    latency: float = 0.0
+    bandwidth: float = float("inf")
+    overhead: float = 0.0
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.forward)
+
+    @property
+    def num_micro(self) -> int:
+        return len(self.boundary)
+
+    def stage_costs(self, bounds: Sequence[int]) -> Costs:
+        """Of the stages between ``bounds``."""
+
+        def grid(layers: Sequence[Sequence[float]], extra: Sequence[float]) -> list[list[float]]:
+            return [
+                [
+                    sum(layers[k][m] for k in range(bounds[s], bounds[s + 1])) + extra[m]
+                    for m in range(self.num_micro)
+                ]
+                for s in range(len(bounds) - 1)
+            ]
+
+        fixed = [self.overhead] * self.num_micro
+        return Costs(
+            grid(self.forward, fixed),
+            grid(self.input, fixed),
+            grid(self.weight, [0.0] * self.num_micro),
+            grid(self.activation, self.boundary),
+            list(self.boundary),
+            self.latency,
+            self.bandwidth,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A way to run a global batch. ``bounds``: first layer of each stage, and the end."""
+
+    schedule: Schedule
+    bounds: tuple[int, ...]
+    timeline: Timeline
+    fits: bool
+
+    @property
+    def name(self) -> str:
+        return self.schedule.name
+
+    def row(self) -> dict[str, object]:
+        """For a table."""
+        return {
+            "schedule": self.name,
+            "stages": len(self.bounds) - 1,
+            "layers a stage": "-".join(
+                str(b - a) for a, b in zip(self.bounds, self.bounds[1:], strict=False)
+            ),
+            "makespan_s": self.timeline.makespan,
+            "bubble_percent": 100 * self.timeline.bubble,
+            "peak_mib": max(self.timeline.peak_bytes) / 2**20,
+            "fits": "yes" if self.fits else "no",
+        }
+
+
+def candidates(
+    profile: Profile,
+    ranks: int,
+    *,
+    memory_limit: float = float("inf"),
+    schedules: Sequence[str] = tuple(SCHEDULES),
+    chunks: Sequence[int] = (2, 4),
+) -> list[Candidate]:
+    """Every schedule with its best cut, fastest first; those that do not fit come last.
+
+    memory_limit: bytes of activations a rank may hold.
+    """
+    found = []
+    for name in schedules:
+        if name == "chimera" and ranks % 2:
+            continue
+        for pieces in chunks if name == "interleaved" else (1,):
+            stages = ranks * pieces
+            if stages > profile.num_layers:
+                continue
+            schedule = generate(name, ranks, profile.num_micro, pieces)
+            layer_seconds = [
+                sum(f) + sum(i) + sum(w)
+                for f, i, w in zip(profile.forward, profile.input, profile.weight, strict=True)
+            ]
+            bounds = partition(layer_seconds, stages)
+            timeline = simulate(schedule, profile.stage_costs(bounds))
+            if max(timeline.peak_bytes) > memory_limit:
+                bounds, timeline = _under(profile, schedule, layer_seconds, memory_limit, bounds)
+            fits = max(timeline.peak_bytes) <= memory_limit
+            found.append(Candidate(schedule, tuple(bounds), timeline, fits))
+    if not found:
+        raise InputError(
+            f"pipeline: {profile.num_layers} layers cannot be cut for {ranks} ranks; use fewer"
+        )
+    return sorted(found, key=lambda c: (not c.fits, c.timeline.makespan))
+
+
+def _under(
+    profile: Profile,
+    schedule: Schedule,
+    layer_seconds: list[float],
+    limit: float,
+    fallback: list[int],
+) -> tuple[list[int], Timeline]:
+    """A cut whose stages hold less, where the fastest one holds too much."""
+    stages = schedule.num_stages
+    flying = schedule.peak_in_flight()
+    share = [max(1, flying[schedule.holders(s)[0]]) for s in range(stages)]
+    memory = [max(a) for a in profile.activation]
+    edge = max(profile.boundary)
+    bounds = fallback
+    try:
+        bounds = partition(
+            layer_seconds, stages, memory=memory, limit=[limit / n - edge for n in share]
+        )
+    except InputError:
+        pass
+    return bounds, simulate(schedule, profile.stage_costs(bounds))
+
+
+def plan(profile: Profile, ranks: int, *, memory_limit: float = float("inf")) -> Candidate:
+    """The fastest candidate under the memory limit. Warns and takes the smallest if none fits."""
+    found = candidates(profile, ranks, memory_limit=memory_limit)
+    if found[0].fits:
+        return found[0]
+    smallest = min(found, key=lambda c: max(c.timeline.peak_bytes))
+    warnings.warn(
+        f"pipeline: no schedule fits {memory_limit / 2**20:,.0f} MiB of activations a rank; taking "
+        f"{smallest.name}, which needs {max(smallest.timeline.peak_bytes) / 2**20:,.0f}",
+        stacklevel=2,
+    )
+    return smallest
