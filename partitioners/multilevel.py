@@ -154,8 +154,7 @@ def _write_parhip(
         (indptr * 8 + first).astype(np.uint64).tofile(out)
         neighbours.astype(np.uint64).tofile(out)
         if node_weights is not None:
-            # A weight of 0 is not allowed.
-            np.maximum(integer_weights(node_weights), 1).tofile(out)
+            integer_weights(node_weights).tofile(out)
         if weighted_edges:
             integer_weights(weights).tofile(out)
 

@@ -241,21 +241,14 @@ def _factor(load, capacity, alpha, gamma):
 
 
 def warmup() -> None:
-    """Compile the kernels for the dtypes of a real run (cached on disk)."""
-    indptr = np.array([0, 1, 2], np.int64)
-    rows = np.arange(2)
-    none, ones = np.empty(0, np.int64), np.empty(0, np.float64)
-    parts = np.zeros(2, np.int32)
-    for dtype in (np.int32, np.int64):
-        indices = np.array([1, 0], dtype)
-        out, ids = np.empty(2, dtype), np.empty(2, np.int64)
-        part_edges(indptr, indices, none, rows, np.arange(2, dtype=dtype), indptr, out, ids)
-        mark_halo(indices, 0, 1, np.zeros(2, np.bool_))
-        cut_and_halo(indptr, indices, parts, rows, 1)
-        by_source = transpose(indptr, indices, ones)
-        symmetric_rows(indptr, indices, ones, *by_source)
-        load, counts = np.zeros(2, np.float64), np.zeros((2, 2), np.float32)
-        slot = np.zeros(2, np.uint8)
-        stream(
-            rows, indptr, indices, ones, *by_source, counts, True, ones, 2.0, 1.0, 1.5, slot, load
-        )
+    """Compile the kernels for graphs of int32 ids (cached on disk); int64 compiles when met."""
+    indptr, indices = np.array([0, 1, 2], np.int64), np.array([1, 0], np.int32)
+    rows, none, ones = np.arange(2), np.empty(0, np.int64), np.empty(0, np.float64)
+    sources, ids = np.empty(2, np.int32), np.empty(2, np.int64)
+    part_edges(indptr, indices, none, rows, np.arange(2, dtype=np.int32), indptr, sources, ids)
+    mark_halo(indices, 0, 1, np.zeros(2, np.bool_))
+    cut_and_halo(indptr, indices, np.zeros(2, np.int32), rows, 1)
+    by_source = transpose(indptr, indices, ones)
+    symmetric_rows(indptr, indices, ones, *by_source)
+    load, counts, slot = np.zeros(2), np.zeros((2, 2), np.float32), np.zeros(2, np.uint8)
+    stream(rows, indptr, indices, ones, *by_source, counts, True, ones, 2.0, 1.0, 1.5, slot, load)

@@ -7,8 +7,9 @@ what one host needs of a folder to a local disk. All give or take a ``Partitione
 from gnn_dist.storage.assemble import assemble
 from gnn_dist.storage.layout import Part, PartitionedGraph, Schema, TensorSpec
 from gnn_dist.storage.manifest import Manifest, parse_manifest, read_manifest
-from gnn_dist.storage.read import open_partition, verify_files
+from gnn_dist.storage.read import open_partition
 from gnn_dist.storage.stage import stage
+from gnn_dist.storage.verify import verify_contents, verify_files
 from gnn_dist.storage.write import write
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "parse_manifest",
     "read_manifest",
     "stage",
+    "verify_contents",
     "verify_files",
     "write",
 ]

@@ -5,6 +5,7 @@ within a part they keep the order of their *original* ids. A part holds the rows
 their in-edges, in the graph's own order, and the rows of every node and edge tensor.
 """
 
+import copyreg
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -225,13 +226,25 @@ class PartitionedGraph:
 
     def split(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """All nodes of a split: ``(global int64[k], original int64[k])``, by original id."""
-        if name not in self._splits:
-            names = ", ".join(self._splits) or "no split at all"
-            raise InputError(f"split: the graph has no split {name!r}; it has {names}")
-        global_ids = self._splits[name]
+        global_ids = self.split_in_parts(name)
         original = self._original_ids[global_ids]
         order = np.argsort(original)
         return global_ids[order], original[order]
+
+    def split_in_parts(self, name: str) -> np.ndarray:
+        """All nodes of a split by global id, thus part after part: int64[k]."""
+        if name not in self._splits:
+            names = ", ".join(self._splits) or "no split at all"
+            raise InputError(f"split: the graph has no split {name!r}; it has {names}")
+        return self._splits[name]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A graph of a folder is pickled as its path: another process maps the same files."""
+        if self.path is None:
+            return copyreg.__newobj__, (PartitionedGraph,), self.__dict__  # type: ignore[attr-defined]
+        from gnn_dist.storage.read import open_partition
+
+        return open_partition, (self.path,)
 
     def __repr__(self) -> str:
         where = "in memory" if self.path is None else str(self.path)

@@ -123,7 +123,9 @@ class Manifest(_Strict):
             raise ValueError("a split has more nodes than the graph")
         if any(p >= len(self.parts) for p in (self.staged.parts if self.staged else ())):
             raise ValueError("staged.parts names a part that does not exist")
-        if set(self.files) != set(self._all_files()):
+        tensors = len(self.tensors.node) + len(self.tensors.edge)
+        count = 1 + len(self.splits) + len(self.parts) * (len(_TOPOLOGY) + tensors)
+        if len(self.files) != count or set(self.files) != set(self._all_files()):
             raise ValueError("files does not list the files that parts, tensors and splits need")
         return self
 

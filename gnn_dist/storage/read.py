@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from gnn_dist.errors import InputError
-from gnn_dist.storage.files import file_entry
 from gnn_dist.storage.layout import Part, PartitionedGraph, splits_of
 from gnn_dist.storage.manifest import BOOK, Manifest, part_file, read_manifest, split_file
-
-AGAIN = "write the partition again with gnn-dist partition"
+from gnn_dist.storage.verify import AGAIN, verify_contents, verify_files
 
 
 def open_partition(
@@ -23,7 +21,7 @@ def open_partition(
     The maps are private: writing to one changes neither the file nor another process.
 
     Args:
-        verify: also read every file and compare its checksum.
+        verify: also read every file, compare its checksum, and check what the arrays say.
         expect_graph: the ``Graph.digest`` that the partition must have been made for.
 
     Raises ``InputError``, naming the file, where the folder is missing or incomplete, a file has
@@ -40,7 +38,7 @@ def open_partition(
     if verify:
         verify_files(path, manifest)
     num_nodes = manifest.graph.num_nodes
-    return PartitionedGraph(
+    graph = PartitionedGraph(
         offsets=np.array(manifest.offsets, np.int64),
         num_edges=manifest.graph.num_edges,
         schema=manifest.tensors.schema_of_parts(),
@@ -55,20 +53,9 @@ def open_partition(
         manifest=manifest,
         path=path,
     )
-
-
-def verify_files(path: Path, manifest: Manifest) -> None:
-    """Read every file that the folder must hold; ``InputError`` names the first damaged one."""
-    for name in manifest.present_files():
-        try:
-            found = file_entry(path / name)
-        except OSError as error:
-            raise InputError(f"partition: cannot read {path / name}: {error.strerror}") from error
-        if found != manifest.files[name]:
-            raise InputError(
-                f"partition: {path / name} is corrupted (checksum {found.blake2b}, the manifest "
-                f"has {manifest.files[name].blake2b}); {AGAIN}"
-            )
+    if verify:
+        verify_contents(graph)
+    return graph
 
 
 def _check_sizes(path: Path, manifest: Manifest) -> None:

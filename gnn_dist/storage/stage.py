@@ -27,13 +27,14 @@ def stage(path: str | Path, local_dir: str | Path, parts: Iterable[int]) -> Path
             f"{list(manifest.present_parts())}"
         )
     copy = manifest.model_copy(update={"staged": StagedEntry(parts=wanted)})
-    text = copy.model_dump_json(indent=1, exclude_none=True) + "\n"
+    text = copy.model_dump_json(indent=1) + "\n"
     key = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     target = Path(local_dir) / f"{path.resolve().name}-{key}"
+    damaged = target.exists()  # asked first: one that appears after this is another process's
     if _is_complete(target, copy):
         return target
     try:
-        with new_folder(target, replace=target.exists()) as aside:
+        with new_folder(target, replace=damaged) as aside:
             for name in copy.present_files():
                 (aside / name).parent.mkdir(exist_ok=True)
                 if copy_file(path / name, aside / name) != copy.files[name]:

@@ -64,7 +64,7 @@ def write(
         files = {BOOK: write_npy(aside / BOOK, book.dtype, book.shape, [book])}
         splits = {}
         for name in graph.split_names:
-            ids = np.sort(graph.split(name)[0])
+            ids = graph.split_in_parts(name)
             files[split_file(name)] = write_npy(
                 aside / split_file(name), ids.dtype, ids.shape, [ids]
             )
@@ -91,7 +91,7 @@ def write(
             info=info,
             files=files,
         )
-        write_text(aside / NAME, manifest.model_dump_json(indent=1, exclude_none=True) + "\n")
+        write_text(aside / NAME, manifest.model_dump_json(indent=1) + "\n")
     return manifest
 
 
