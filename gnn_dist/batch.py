@@ -8,11 +8,14 @@ sources of an outer block are therefore a prefix of the sources of the next inne
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Union
 
 import numpy as np
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from gnn_dist.features import FeatureRows
 
 from gnn_dist.kernels.transpose import transpose
 
@@ -129,7 +132,7 @@ class MiniBatch:
     blocks: list[Block]
     seeds: Tensor
     input_nodes: Tensor
-    x: Tensor | None = None
+    x: Union[Tensor, "FeatureRows", None] = None
     node: Mapping[str, Tensor] = field(default_factory=dict)
     global_seeds: int = 0
 

@@ -134,8 +134,8 @@ class Loader:
             wanted[self._inputs] = batch.input_nodes
         # One call, so that the rows of both travel in one round.
         (rows,) = self._features.fetch_window([wanted], leave=(self._inputs or "",))
-        batch.x = None if self._inputs is None else rows.pop(self._inputs)
-        batch.node = rows
+        batch.x = None if self._inputs is None else rows[self._inputs]
+        batch.node = {name: rows[name] for name in self._targets}  # type: ignore[misc]
         times.fetch = time.perf_counter() - start
         return batch, times
 

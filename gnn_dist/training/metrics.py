@@ -5,7 +5,7 @@ model gave (logits for classes), ``target`` the labels. A custom one is named by
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from scipy import stats
@@ -46,7 +46,7 @@ def accuracy(output: Tensor, target: Tensor) -> float:
     return float(((output > 0) == target.bool()).double().mean())
 
 
-def _f1(output: Tensor, target: Tensor, average: str) -> float:
+def _f1(output: Tensor, target: Tensor, average: Literal["macro", "micro"]) -> float:
     if target.ndim == 1:
         return float(
             tm.classification.multiclass_f1_score(

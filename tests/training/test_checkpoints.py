@@ -98,7 +98,7 @@ def test_a_newer_format_says_to_update(tmp_path):
     path = save(tmp_path, 1)
     about = json.loads((path / "checkpoint.json").read_text())
     (path / "checkpoint.json").write_text(json.dumps({**about, "version": 99}))
-    with pytest.raises(InputError, match="99.*update"):
+    with pytest.raises(InputError, match=r"99.*update"):
         checkpoints.read(path)
 
 

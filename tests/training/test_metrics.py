@@ -91,5 +91,5 @@ def test_a_metric_may_be_a_dotted_path_and_a_wrong_name_is_explained():
     chosen = metrics.resolve([f"{__name__}.worst"], "regression")
     values = metrics.compute(chosen, torch.tensor([1.0, 5.0]), torch.tensor([1.0, 2.0]))
     assert values == {"worst": 3.0}
-    with pytest.raises(InputError, match="metric: there is none named 'mse'.*rmse"):
+    with pytest.raises(InputError, match=r"metric: there is none named 'mse'.*rmse"):
         metrics.resolve(["mse"], "regression")
