@@ -153,24 +153,28 @@ def _dyadic(keys: Sequence[np.ndarray], first: int) -> list[tuple[int, int, np.n
 
 
 def encode_group(
-    sequence: SnapshotSequence,
-    first: int,
-    count: int,
-    encoding: Encoding = "flat",
-    keys: Sequence[np.ndarray] | None = None,
+    sequence: SnapshotSequence, snapshots: Sequence[int], encoding: Encoding = "flat"
 ) -> Segments:
-    """Snapshots ``first .. first + count - 1`` as segments over all nodes.
+    """The given snapshots (ascending numbers, usually consecutive) as segments over all nodes."""
+    keys = keys_of(sequence, snapshots)
+    first = snapshots[0] if snapshots[-1] - snapshots[0] == len(snapshots) - 1 else 0
+    return segments_of_sets(sequence, snapshots, keys, shared_sets(keys, encoding, first))
 
-    ``keys`` are the snapshots' edge keys where the caller has them already.
-    """
-    if keys is None:
-        keys = list(sequence.key_range(first, first + count))
-    return segments_of_sets(sequence, first, keys, shared_sets(keys, encoding, first))
+
+def keys_of(sequence: SnapshotSequence, snapshots: Sequence[int]) -> list[np.ndarray]:
+    """Edge keys of each of the snapshots; runs are decoded one from the other."""
+    out: list[np.ndarray] = []
+    start = 0
+    for i in range(1, len(snapshots) + 1):
+        if i == len(snapshots) or snapshots[i] != snapshots[i - 1] + 1:
+            out += sequence.key_range(snapshots[start], snapshots[i - 1] + 1)
+            start = i
+    return out
 
 
 def segments_of_sets(
     sequence: SnapshotSequence,
-    first: int,
+    snapshots: Sequence[int],
     keys: Sequence[np.ndarray],
     sets: Sequence[tuple[int, int, np.ndarray]],
 ) -> Segments:
@@ -187,14 +191,14 @@ def segments_of_sets(
         edges += now.size
         if sequence.per_snapshot_weights:
             columns = [
-                sequence.weights[first + s][np.searchsorted(keys[s], now)]  # type: ignore[index]
+                sequence.weights[snapshots[s]][np.searchsorted(keys[s], now)]  # type: ignore[index]
                 for s in range(a, b)
             ]
             weights.append(np.stack(columns, axis=1).reshape(-1))
             positions.append(values + np.arange(now.size) * (b - a))
             values += now.size * (b - a)
         elif sequence.weights is not None:
-            shared = sequence.weight(first + a, now)
+            shared = sequence.weight(snapshots[a], now)
             assert shared is not None
             weights.append(shared)
     none = np.empty(0, index_dtype(num_nodes))

@@ -63,17 +63,25 @@ def test_every_encoding_holds_every_edge_exactly_once(
 ) -> None:
     sequence = sequence_of(kind, seed)
     count = min(count, sequence.num_snapshots - first)
-    segments = encode_group(sequence, first, count, encoding)
+    segments = encode_group(sequence, range(first, first + count), encoding)
     expected = np.stack([matrix(sequence, first + s) for s in range(count)])
     np.testing.assert_allclose(dense_of(segments), expected)
     np.testing.assert_allclose(dense_of(segments.transposed()), expected.transpose(0, 2, 1))
     assert segments.edges == sum(sequence.num_edges(first + s) for s in range(count))
 
 
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_group_need_not_be_consecutive(encoding: str) -> None:
+    sequence = sequence_of("valued", 2)
+    chosen = (0, 1, 4, 5, 8)
+    expected = np.stack([matrix(sequence, t) for t in chosen])
+    np.testing.assert_allclose(dense_of(encode_group(sequence, chosen, encoding)), expected)
+
+
 def test_dyadic_blocks_are_aligned_and_maximal() -> None:
     edges = [np.array([[0], [1]])] * 6 + [np.array([[2], [1]])] * 2
     sequence = SnapshotSequence.from_lists(edges, 3)
-    segments = encode_group(sequence, 1, 7, "dyadic")
+    segments = encode_group(sequence, range(1, 8), "dyadic")
     spans = sorted(
         (int(a) + 1, int(b) + 1) for a, b in zip(segments.first, segments.last, strict=True)
     )
@@ -83,7 +91,7 @@ def test_dyadic_blocks_are_aligned_and_maximal() -> None:
 
 def test_shared_encodings_store_fewer_edges_where_snapshots_overlap() -> None:
     sequence = synthetic(300, 3000, 8, change=0.05, seed=1)
-    stored = {e: encode_group(sequence, 0, 8, e).stored_edges for e in ENCODINGS}
+    stored = {e: encode_group(sequence, range(8), e).stored_edges for e in ENCODINGS}
     assert stored["blockdiag"] == 24000
     assert stored["flat"] < 0.5 * stored["blockdiag"]
     assert stored["dyadic"] < 0.5 * stored["blockdiag"]
@@ -100,7 +108,7 @@ def test_grouped_aggregation_equals_scipy(kind: str, dtype: type, width: int) ->
     x = rng.standard_normal((nodes, count, width)).astype(dtype)
     loop, scale = (rng.standard_normal((nodes, count)).astype(dtype) for _ in range(2))
     for encoding in ENCODINGS:
-        s = encode_group(sequence, 1, count, encoding)
+        s = encode_group(sequence, range(1, 1 + count), encoding)
         weight = None if s.weight is None else s.weight.astype(dtype)
         out = np.full_like(x, np.nan)
         for lo, hi in ((0, 5), (5, nodes)):

@@ -20,31 +20,16 @@ def gru_oracle(p: Tensor, h: Tensor, w_zr: Tensor, w_c: Tensor, slots: np.ndarra
 
 
 def lstm_oracle(p: Tensor, start: Tensor, w1: Tensor, w2: Tensor, bias: Tensor, slots) -> Tensor:
-    """torch.nn.LSTM, two layers, with an identity as the first input projection."""
-    hidden = w1.shape[0]
-    lstm = torch.nn.LSTM(4 * hidden, hidden, 2).to(p.dtype)
-    weights = {
-        "weight_ih_l0": torch.eye(4 * hidden, dtype=p.dtype), "weight_hh_l0": w1.t(),
-        "bias_ih_l0": torch.zeros_like(bias), "bias_hh_l0": torch.zeros_like(bias),
-        "weight_ih_l1": w2[:hidden].t(), "weight_hh_l1": w2[hidden:].t(),
-        "bias_ih_l1": bias, "bias_hh_l1": torch.zeros_like(bias),
-    }  # fmt: skip
-    nodes, windows = start.shape[1:3]
-    seen = []
-    for b in range(windows):
-        x = torch.stack([p[:, s] for s in slots[:, b]])
-        state = (start[:2, :, b], start[2:, :, b])
-        h1 = torch.zeros(0)
-        one = torch.nn.LSTM(4 * hidden, hidden, 1).to(p.dtype)
-        first = {k: v for k, v in weights.items() if k.endswith("l0")}
-        h1, _ = torch.func.functional_call(
-            one, first, (x, (state[0][:1].contiguous(), state[1][:1].contiguous()))
-        )
-        h2, _ = torch.func.functional_call(
-            lstm, weights, (x, (state[0].contiguous(), state[1].contiguous()))
-        )
-        seen.append(torch.cat((h1, h2), -1))
-    return torch.stack(seen, 2)
+    """torch.lstm_cell, with an identity as the first input projection."""
+    hidden, out = w1.shape[0], []
+    eye, zero = torch.eye(4 * hidden, dtype=p.dtype), torch.zeros_like(bias)
+    h1, h2, c1, c2 = (s.reshape(-1, hidden) for s in start)
+    for row in slots:
+        now = p[:, torch.from_numpy(row)].reshape(-1, 4 * hidden)
+        h1, c1 = torch.lstm_cell(now, (h1, c1), eye, w1.t(), zero, zero)
+        h2, c2 = torch.lstm_cell(h1, (h2, c2), w2[:hidden].t(), w2[hidden:].t(), bias, zero)
+        out.append(torch.cat((h1, h2), -1).view(*start.shape[1:3], -1))
+    return torch.stack(out)
 
 
 def gradients(out: Tensor, inputs: list[Tensor]) -> list[Tensor]:
