@@ -117,23 +117,18 @@ class PartRows:
                     f"{part.edge_ids[bad]}; weights must not be negative"
                 )
         total = int(indptr[-1])
+        frontier = (np.uint64(key), self.original_ids(nodes), starts, lengths, indptr)
         by_weight = probability is not None
         positions = np.empty(total if by_weight or edge_ids or edge else 0, np.int64)
         if by_weight:
-            sample_weighted.weighted_positions(
-                probability, np.uint64(key), self.original_ids(nodes), starts, lengths, indptr,
-                replace, positions,
-            )  # fmt: skip
+            sample_weighted.weighted_positions(probability, *frontier, replace, positions)
             sources = gather(part.indices, positions)
         else:
             sources = np.empty(total, part.indices.dtype)
             if fanout == ALL:
                 sample.copy_rows(part.indices, starts, lengths, indptr, sources, positions)
             else:
-                sample.fill(
-                    part.indices, np.uint64(key), self.original_ids(nodes), starts, lengths, indptr,
-                    fanout, replace, sources, positions,
-                )  # fmt: skip
+                sample.fill(part.indices, *frontier, fanout, replace, sources, positions)
         return Neighbours(
             indptr,
             sources,
