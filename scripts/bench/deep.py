@@ -143,9 +143,9 @@ def build(name: str, layers: int, block: Block) -> nn.Module:
     if name in OURS:
         return DeepGNN(FEATURES, 1, width=WIDTH, layers=layers, **OURS[name])  # type: ignore[arg-type]
     if name == "dgl":
-        from gnn_dist.interop.dgl import load
+        from gnn_dist.interop.dgl import import_dgl
 
-        dgl = load()
+        dgl = import_dgl()
         from dgl.nn import GroupRevRes, SAGEConv
 
         graph = dgl.graph(tuple(block.edge_index()), num_nodes=block.num_dst)

@@ -1,4 +1,4 @@
-"""Layers to stages: a model of the time of a layer, and the cut that makes the slowest stage fast."""
+"""Layers to stages: a model of a layer's time, and the cut that makes the slowest stage fast."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

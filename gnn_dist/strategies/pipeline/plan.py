@@ -1,5 +1,6 @@
 """Candidates of schedule, cut and number of micro-batches, simulated and compared."""
 
+import contextlib
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -144,12 +145,10 @@ def _under(
     memory = [max(a) for a in profile.activation]
     edge = max(profile.boundary)
     bounds = fallback
-    try:
+    with contextlib.suppress(InputError):  # none fits: the caller says so
         bounds = partition(
             layer_seconds, stages, memory=memory, limit=[limit / n - edge for n in share]
         )
-    except InputError:
-        pass
     return bounds, simulate(schedule, profile.stage_costs(bounds))
 
 
