@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gnn_dist.features.policies import CachePolicy, Round
-from gnn_dist.features.pool import RowPool, find, minus
+from gnn_dist.features.pool import NO_IDS, RowPool, minus, next_use, union
 from gnn_dist.features.tables import RowType
 
 
@@ -28,7 +28,7 @@ class Holder:
         self._policy = policy
         self._capacity = capacity
         self._window = window
-        self._kept = np.empty(0, np.int64)
+        self._kept = NO_IDS
         self._stays = self._kept
 
     def fill(self, ids: np.ndarray, rows: np.ndarray) -> None:
@@ -41,28 +41,28 @@ class Holder:
         """How many leading batches one round may serve within the window; at least 1."""
         held = minus(self.pool.ids, self._kept)
         for count, needed in enumerate(batches):
-            held = np.union1d(held, minus(needed, self._kept))
+            held = union(held, minus(needed, self._kept))
             if held.size > self._window and count:
                 return count
         return len(batches)
 
     def plan(self, batches: Sequence[np.ndarray], ahead: Sequence[np.ndarray]) -> np.ndarray:
         """Ids to fetch for a round: int64[m], ascending."""
-        needed = np.unique(np.concatenate(batches))
-        here = np.union1d(self.pool.ids, needed)
+        needed = union(*batches)
+        here = union(self.pool.ids, needed)
         known = self._known(here, ahead)
         if self._policy.moves:
             round_ = Round(self._kept, minus(here, known), batches, ahead)
             self._kept = self._policy.keep(round_)
             assert self._kept.size <= self._capacity, "the cache policy keeps too many rows"
-        self._stays = np.union1d(self._kept, known)
-        self.peak_rows = max(self.peak_rows, np.union1d(here, self._stays).size)
-        return minus(np.union1d(needed, self._stays), self.pool.ids)
+        self._stays = union(self._kept, known)
+        self.peak_rows = max(self.peak_rows, union(here, self._stays).size)
+        return minus(union(needed, self._stays), self.pool.ids)
 
     def _known(self, here: np.ndarray, ahead: Sequence[np.ndarray]) -> np.ndarray:
         """Rows to hold for batches after the round: those used soonest, as the window allows."""
         if not ahead or not self._window:
-            return np.empty(0, np.int64)
+            return NO_IDS
         if not self._policy.moves:
             here = minus(here, self._kept)
         use = next_use(here, ahead)
@@ -75,11 +75,3 @@ class Holder:
     def finish(self, new_ids: np.ndarray, new_rows: np.ndarray) -> None:
         """Keep what stays, out of what is held and what the round brought."""
         self.pool.hold(self._stays, new_ids, new_rows)
-
-
-def next_use(ids: np.ndarray, ahead: Sequence[np.ndarray]) -> np.ndarray:
-    """The first of the batches ``ahead`` that needs each id; ``len(ahead)`` for none: int64[n]."""
-    use = np.full(ids.size, len(ahead), np.int64)
-    for index in range(len(ahead) - 1, -1, -1):
-        use[find(ids, ahead[index])[1]] = index
-    return use

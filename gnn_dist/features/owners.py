@@ -1,7 +1,8 @@
-"""``Owners``: asks the ranks that own nodes for something about them, in one round."""
+"""Asking the owners of nodes about them: over an exchange, or all in one process."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -33,11 +34,64 @@ class Want:
 
 @dataclass(slots=True)
 class Traffic:
-    """What one round cost this rank; ids and bytes to and from *other* ranks."""
+    """What asking cost this rank: rounds, and ids and bytes to and from *other* ranks."""
 
+    rounds: int = 0
     requests: int = 0
     sent_bytes: int = 0
     received_bytes: int = 0
+
+
+Add = Callable[[int, np.ndarray, np.ndarray, np.ndarray], None]
+"""``add(part, rows int64[m] within the part, values float64[m, c], total float64[N])``."""
+
+
+class Directory(Protocol):
+    """Whoever answers for nodes of any part."""
+
+    def ask(self, wants: Sequence[Want]) -> list[np.ndarray]:
+        """One array for each want, rows in the order of its ids."""
+        ...
+
+    def accumulate(self, ids: np.ndarray, values: np.ndarray, add: Add) -> np.ndarray:
+        """Let the owner of each id (int64[n], ascending) add its share to float64[N] zeros.
+
+        ``values`` is float64[n, c], handed to ``add`` with the rows. Returns the sum of all shares.
+        """
+        ...
+
+
+class AllParts:
+    """The directory of a process that reads every part itself, to plan without a cluster."""
+
+    def __init__(self, graph: PartitionedGraph) -> None:
+        self._graph = graph
+        self._offsets = np.asarray(graph.offsets)
+
+    def ask(self, wants: Sequence[Want]) -> list[np.ndarray]:
+        answers = []
+        for want in wants:
+            answer = np.empty((want.ids.size, *want.shape), want.dtype)
+            for part, at in _by_part(want.ids, self._offsets):
+                answer[at] = want.read(part, want.ids[at] - self._offsets[part])
+            answers.append(answer)
+        return answers
+
+    def accumulate(self, ids: np.ndarray, values: np.ndarray, add: Add) -> np.ndarray:
+        total = np.zeros(self._graph.num_nodes)
+        for part, at in _by_part(ids, self._offsets):
+            add(part, ids[at] - self._offsets[part], values[at], total)
+        return total
+
+
+def _by_part(ids: np.ndarray, offsets: np.ndarray) -> list[tuple[int, slice]]:
+    """The parts of ascending ids, each with the slice of its ids."""
+    cuts = np.searchsorted(ids, offsets)
+    return [
+        (part, slice(cuts[part], cuts[part + 1]))
+        for part in range(offsets.size - 1)
+        if cuts[part] < cuts[part + 1]
+    ]
 
 
 class Owners:
@@ -50,6 +104,7 @@ class Owners:
     """
 
     def __init__(self, graph: PartitionedGraph, placement: Placement, exchange: Exchange) -> None:
+        self.traffic = Traffic()
         self._offsets = np.asarray(graph.offsets)
         self._exchange = exchange
         servers = placement.servers()
@@ -58,42 +113,70 @@ class Owners:
             for rank in range(placement.size)
         ]  # this rank's own entry: all parts on its host, for any of which it may be asked
 
-    def ask(self, wants: Sequence[Want]) -> tuple[list[np.ndarray], Traffic]:
-        """One round for all ``wants`` (as many on every rank, in the same order). Collective.
-
-        Returns one array for each want, rows in the order of its ids, and the traffic.
-        """
+    def ask(self, wants: Sequence[Want]) -> list[np.ndarray]:
+        """As ``Directory`` says; as many wants on every rank, in the same order. Collective."""
         cuts = [np.searchsorted(want.ids, self._offsets) for want in wants]
         asked = [
-            [np.concatenate([_NO_IDS, *(w.ids[c[p] : c[p + 1]] for p in parts)])
-             for w, c in zip(wants, cuts, strict=True)]
+            [
+                np.concatenate([_NO_IDS, *(w.ids[c[p] : c[p + 1]] for p in parts)])
+                for w, c in zip(wants, cuts, strict=True)
+            ]
             for parts in self._parts_of
-        ]  # fmt: skip
+        ]
         total = sum(want.ids.size for want in wants)
         messages = [
             np.concatenate([np.array([*(i.size for i in ids), total]), *ids]) for ids in asked
         ]
-        received = [
-            t.numpy() for t in self._exchange.all_to_all([torch.from_numpy(m) for m in messages])
-        ]
-        me, head = self._exchange.rank, len(wants)
-        traffic = Traffic(
-            sum(m.size - head - 1 for r, m in enumerate(messages) if r != me),
-            sum(m.nbytes for r, m in enumerate(messages) if r != me),
-            sum(m.nbytes for r, m in enumerate(received) if r != me),
+        received = self._swap(messages)
+        head = len(wants)
+        self.traffic.rounds += 1
+        self.traffic.requests += sum(
+            m.size - head - 1 for r, m in enumerate(messages) if r != self._exchange.rank
         )
         if not any(message[head] for message in received):
-            return [np.empty((0, *w.shape), w.dtype) for w in wants], traffic
+            return [np.empty((0, *w.shape), w.dtype) for w in wants]
         answers = [self._answer(message, wants) for message in received]
         sizes = [
             sum(i.size * w.row_bytes for i, w in zip(ids, wants, strict=True)) for ids in asked
         ]
-        replies = [t.numpy() for t in self._exchange.all_to_all(answers, receive=sizes)]
-        traffic.sent_bytes += sum(a.numel() for r, a in enumerate(answers) if r != me)
-        traffic.received_bytes += sum(r.size for i, r in enumerate(replies) if i != me)
-        return self._unpack(replies, asked, cuts, wants), traffic
+        return self._unpack(self._swap(answers, sizes), asked, cuts, wants)
 
-    def _answer(self, message: np.ndarray, wants: Sequence[Want]) -> torch.Tensor:
+    def _swap(
+        self, messages: Sequence[np.ndarray], receive: Sequence[int] | None = None
+    ) -> list[np.ndarray]:
+        """All-to-all of one message for each rank, with its bytes counted."""
+        tensors = [torch.from_numpy(message) for message in messages]
+        received = [t.numpy() for t in self._exchange.all_to_all(tensors, receive=receive)]
+        for rank, (out, come) in enumerate(zip(messages, received, strict=True)):
+            if rank != self._exchange.rank:
+                self.traffic.sent_bytes += out.nbytes
+                self.traffic.received_bytes += come.nbytes
+        return received
+
+    def accumulate(self, ids: np.ndarray, values: np.ndarray, add: Add) -> np.ndarray:
+        """As ``Directory`` says. Collective: one round, of ids with values and of sums."""
+        self.traffic.rounds += 1
+        columns = values.shape[1]
+        cuts = np.searchsorted(ids, self._offsets)
+        messages = []
+        for parts in self._parts_of:
+            at = np.concatenate([_NO_IDS, *(np.arange(cuts[p], cuts[p + 1]) for p in parts)])
+            messages.append(np.concatenate([ids[at, None], values[at].view(np.int64)], axis=1))
+        answers = []
+        for received in self._swap(messages):
+            theirs = received[:, 0].copy()
+            sums = np.zeros(self._offsets[-1])
+            for part, at in _by_part(theirs, self._offsets):
+                share = received[at, 1 : 1 + columns].copy().view(np.float64)
+                add(part, theirs[at] - self._offsets[part], share, sums)
+            touched = np.flatnonzero(sums)
+            answers.append(np.stack([touched, sums[touched].view(np.int64)], axis=1))
+        total = np.zeros(self._offsets[-1])
+        for received in self._swap(answers):
+            total[received[:, 0]] += received[:, 1].copy().view(np.float64)
+        return total
+
+    def _answer(self, message: np.ndarray, wants: Sequence[Want]) -> np.ndarray:
         counts, ids = message[: len(wants)], message[len(wants) + 1 :]
         out = np.empty(
             sum(int(n) * w.row_bytes for n, w in zip(counts, wants, strict=True)), np.uint8
@@ -109,7 +192,7 @@ class Owners:
                     out[at : at + data.size] = data
                     at += data.size
         assert at == out.size, "asked for rows of a part that this rank does not serve"
-        return torch.from_numpy(out)
+        return out
 
     def _unpack(
         self,

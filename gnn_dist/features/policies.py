@@ -1,23 +1,31 @@
 """Cache policies: which rows of other hosts a rank keeps.
 
 A policy decides about ids alone; the store moves the rows. It never changes what is returned, only
-how often a row is sent. A custom policy is any class with ``start`` and ``keep``, named by dotted
-path or by an entry point of ``gnn_dist.caches``.
+how often a row is sent. A custom policy is any class with ``moves``, ``start`` and ``keep``, named
+by dotted path or by an entry point of ``gnn_dist.caches``.
 """
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from gnn_dist.cluster import Placement
-from gnn_dist.features.owners import Want
+from gnn_dist.errors import InputError
+from gnn_dist.features.owners import Directory, Want
+from gnn_dist.features.vip import inclusion_probability
+from gnn_dist.features.workload import Workload
 from gnn_dist.storage import PartitionedGraph
 
 BUILTIN = {
     "none": "gnn_dist.features.policies.NoCache",
     "degree": "gnn_dist.features.policies.Degree",
+    "presample": "gnn_dist.features.policies.Presample",
+    "vip": "gnn_dist.features.policies.Vip",
+    "score": "gnn_dist.features.score.Score",
+    "lookahead": "gnn_dist.features.lookahead.Lookahead",
 }
 """Short names, for ``gnn_dist.plugins``."""
 
@@ -28,16 +36,33 @@ class CacheContext:
 
     Attributes:
         graph, placement: where everything is.
-        ask: one collective round to the owners of nodes (``Owners.ask`` without the traffic).
+        directory: answers for nodes of other hosts; collective.
         halo: int64[h] global ids of sources of this host's edges owned by other hosts, ascending.
         capacity: rows that may be kept.
+        workload: the seeds and the sampler of this rank, or None where they are not known.
     """
 
     graph: PartitionedGraph
     placement: Placement
-    ask: Callable[[Sequence[Want]], list[np.ndarray]]
+    directory: Directory
     halo: np.ndarray
     capacity: int
+    workload: Workload | None = None
+
+    def known_workload(self, policy: str) -> Workload:
+        """The workload; ``InputError`` where there is none."""
+        if self.workload is None:
+            raise InputError(
+                f"cache.name: {policy!r} must know the seeds and the sampler; give the feature "
+                "store a workload, or use the cache 'degree' or 'score'"
+            )
+        return self.workload
+
+    def elsewhere(self, ids: np.ndarray) -> np.ndarray:
+        """Which of ``ids`` (int64[n], global) other hosts own: bool[n]."""
+        parts = range(self.graph.num_parts)
+        here = np.array([self.placement.is_local(part) for part in parts])
+        return ~here[self.graph.owner(ids)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +71,7 @@ class Round:
 
     Attributes:
         kept: what the policy keeps now.
-        here: rows that will be here after the round and are free to keep: kept or needed, less
+        here: rows that will be here after the round and are free to keep: held or needed now, less
             those held anyway for batches that are known to need them.
         batches: for each batch of the round, the rows of other hosts that it needs.
         ahead: the same for the batches after the round, as far as they are known.
@@ -76,27 +101,74 @@ class CachePolicy(Protocol):
         ...
 
 
-class Fixed:
-    """The base of policies that never change what they keep."""
+class Ranked(ABC):
+    """The base of policies that keep the rows with the highest scores from start to end."""
 
     moves = False
+
+    @abstractmethod
+    def scores(self, context: CacheContext) -> tuple[np.ndarray, np.ndarray]:
+        """(ids int64[n] of other hosts' nodes, distinct; float64[n], higher is worth more)."""
+
+    def start(self, context: CacheContext) -> np.ndarray:
+        return top(*self.scores(context), context.capacity)
 
     def keep(self, round: Round) -> np.ndarray:
         return round.kept
 
 
-class NoCache(Fixed):
+class NoCache(Ranked):
     """Keeps nothing."""
 
-    def start(self, context: CacheContext) -> np.ndarray:
-        return np.empty(0, np.int64)
+    def scores(self, context: CacheContext) -> tuple[np.ndarray, np.ndarray]:
+        return np.empty(0, np.int64), np.empty(0)
 
 
-class Degree(Fixed):
-    """Keeps the halo nodes with the most in-neighbours, as DistDGL-based systems do."""
+class Degree(Ranked):
+    """Keeps the halo nodes with the most in-neighbours, as DistDGL's companions do."""
 
-    def start(self, context: CacheContext) -> np.ndarray:
-        return top(context.halo, degrees(context, context.halo), context.capacity)
+    def scores(self, context: CacheContext) -> tuple[np.ndarray, np.ndarray]:
+        return context.halo, degrees(context, context.halo).astype(float)
+
+
+class Presample(Ranked):
+    """Keeps the nodes that were needed most often in some rehearsed epochs.
+
+    Yang et al., "GNNLab: a factored system for sample-based GNN training over GPUs" (EuroSys 2022).
+
+    Args:
+        epochs: how many epochs are sampled first; they are none of those trained on.
+    """
+
+    def __init__(self, epochs: int = 1) -> None:
+        if epochs < 1:
+            raise InputError(f"cache.args.epochs: {epochs} is not valid; rehearse at least 1")
+        self._epochs = epochs
+
+    def scores(self, context: CacheContext) -> tuple[np.ndarray, np.ndarray]:
+        epoch = context.known_workload("presample").epoch
+        if epoch is None:
+            raise InputError(
+                "cache.name: 'presample' must sample; give the workload an `epoch`, or use 'vip'"
+            )
+        count = np.zeros(context.graph.num_nodes, np.int32)
+        for rehearsal in range(self._epochs):
+            for nodes in epoch(-1 - rehearsal):
+                count[nodes] += 1
+        ids = np.flatnonzero(count)
+        ids = ids[context.elsewhere(ids)]
+        return ids, count[ids].astype(float)
+
+
+class Vip(Ranked):
+    """Keeps the nodes that a batch needs with the highest probability (see ``features.vip``)."""
+
+    def scores(self, context: CacheContext) -> tuple[np.ndarray, np.ndarray]:
+        workload = context.known_workload("vip")
+        probability = inclusion_probability(context.graph, context.directory, workload)
+        ids = np.flatnonzero(probability)
+        ids = ids[context.elsewhere(ids)]
+        return ids, probability[ids]
 
 
 def degrees(context: CacheContext, ids: np.ndarray) -> np.ndarray:
@@ -106,7 +178,7 @@ def degrees(context: CacheContext, ids: np.ndarray) -> np.ndarray:
         indptr = context.graph.part(part).indptr
         return indptr[rows + 1] - indptr[rows]
 
-    return context.ask([Want(ids, read, np.dtype(np.int64))])[0]
+    return context.directory.ask([Want(ids, read, np.dtype(np.int64))])[0]
 
 
 def top(ids: np.ndarray, scores: np.ndarray, count: int) -> np.ndarray:

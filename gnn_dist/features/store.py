@@ -14,9 +14,10 @@ from gnn_dist.features.halo import halo_of_host
 from gnn_dist.features.holder import Holder
 from gnn_dist.features.owners import Owners, Traffic, Want
 from gnn_dist.features.policies import CacheContext, CachePolicy, NoCache
-from gnn_dist.features.pool import find
+from gnn_dist.features.pool import find, union
 from gnn_dist.features.rows import FeatureRows
 from gnn_dist.features.tables import Tables
+from gnn_dist.features.workload import Workload
 from gnn_dist.kernels import cache as kernels
 from gnn_dist.storage import PartitionedGraph
 
@@ -46,6 +47,8 @@ class FeatureStore:
         window_bytes: bytes of rows that may be held beyond the cache for batches that are known to
             need them (see ``fetch_window``). The rows of one batch are always let through.
         cached: the tensor that is cached and held.
+        workload: what this rank is going to ask for; the policies ``presample``, ``vip`` and
+            ``lookahead`` need it.
 
     Attributes:
         counts: everything read since the start.
@@ -64,6 +67,7 @@ class FeatureStore:
         max_bytes: int | None = None,
         window_bytes: int = 1 << 30,
         cached: str = "x",
+        workload: Workload | None = None,
     ) -> None:
         if fraction is not None and not 0 <= fraction <= 1:
             raise InputError(f"cache.fraction: {fraction} is not valid; give a number from 0 to 1")
@@ -84,7 +88,7 @@ class FeatureStore:
         if not self._placement.all_local:
             self._owners = Owners(graph, self._placement, self._exchange)
             if cached in self._tables.types:
-                self._start(cached, cache or NoCache(), fraction, max_bytes, window_bytes)
+                self._start(cached, cache or NoCache(), fraction, max_bytes, window_bytes, workload)
 
     @property
     def peak_rows(self) -> int:
@@ -149,6 +153,7 @@ class FeatureStore:
         fraction: float | None,
         max_bytes: int | None,
         window_bytes: int,
+        workload: Workload | None,
     ) -> None:
         kind = self._tables.type(name)
         halo = halo_of_host(self._graph, self._placement)
@@ -156,19 +161,15 @@ class FeatureStore:
         if max_bytes is not None:
             limits.append(max_bytes // max(kind.row_bytes, 1))
         capacity = min(limits, default=0)
-        context = CacheContext(self._graph, self._placement, self._ask, halo, capacity)
+        context = CacheContext(self._graph, self._placement, self._owners, halo, capacity, workload)
         holder = Holder(policy, kind, capacity, window_bytes // max(kind.row_bytes, 1))
         self._holders[name] = holder
         ids = np.sort(np.asarray(policy.start(context), np.int64))
         assert ids.size <= capacity, f"the cache policy fills {ids.size} rows of {capacity}"
-        (rows,) = self._ask([self._want(name, ids)])
+        (rows,) = self._owners.ask([self._want(name, ids)])
+        self._count_traffic()
         holder.fill(ids, rows)
         self.counts.add("filled", ids.size, kind.row_bytes)
-
-    def _ask(self, wants: Sequence[Want]) -> list[np.ndarray]:
-        answers, traffic = self._owners.ask(wants)
-        self._count_traffic(traffic)
-        return answers
 
     def _want(self, name: str, ids: np.ndarray) -> Want:
         kind = self._tables.type(name)
@@ -204,14 +205,14 @@ class FeatureStore:
                 known = [batch[name].remote for batch in ahead if name in batch]
                 wants.append(self._want(name, self._holders[name].plan(needed, known)))
             else:
-                wants.append(self._want(name, np.unique(np.concatenate(needed))))
-        answers, traffic = self._owners.ask(wants)
+                wants.append(self._want(name, union(*needed)))
+        answers = self._owners.ask(wants)
         arrivals = {
             name: _Arrivals(want.ids, rows, np.zeros(want.ids.size, bool))
             for name, want, rows in zip(names, wants, answers, strict=True)
         }
         self.last = Counts()
-        self._count_traffic(traffic)  # charged to the first batch of the round
+        self._count_traffic()  # charged to the first batch of the round
         for number, batch in enumerate(batches):
             if number:
                 self.last = Counts()
@@ -257,24 +258,22 @@ class FeatureStore:
         split: "Split", out: np.ndarray, arrivals: "_Arrivals", held: Holder | None
     ) -> int:
         """Fill in the rows of other hosts; returns how many of them had to be sent."""
-        row, arrived = find(split.remote, arrivals.ids)
-        kernels.place(
-            arrivals.rows, row[split.inverse][arrived[split.inverse]], out,
-            split.positions[arrived[split.inverse]],
-        )  # fmt: skip
+        row = find(split.remote, arrivals.ids)
+        came = row >= 0
+        _place(arrivals.rows, row, split, out)
         if held is not None:
-            slot, here = held.pool.find(split.remote)
-            assert (here | arrived).all()
-            here = (here & ~arrived)[split.inverse]
-            kernels.place(held.pool.table, slot[split.inverse][here], out, split.positions[here])
-        first_use = row[arrived]
-        new = int(np.count_nonzero(~arrivals.used[first_use]))
-        arrivals.used[first_use] = True
+            slot = held.pool.find(split.remote)
+            slot[came] = -1
+            _place(held.pool.table, slot, split, out)
+        new = int(np.count_nonzero(~arrivals.used[row[came]]))
+        arrivals.used[row[came]] = True
         return new
 
-    def _count_traffic(self, traffic: Traffic) -> None:
+    def _count_traffic(self) -> None:
+        """Charge what was sent and received since the last time."""
+        traffic, self._owners.traffic = self._owners.traffic, Traffic()
         for counts in (self.counts, self.last):
-            counts.rounds += 1
+            counts.rounds += traffic.rounds
             counts.requests += traffic.requests
             counts.sent_bytes += traffic.sent_bytes
             counts.received_bytes += traffic.received_bytes
@@ -339,6 +338,13 @@ class _Arrivals:
     ids: np.ndarray
     rows: np.ndarray
     used: np.ndarray
+
+
+def _place(table: np.ndarray, row: np.ndarray, split: Split, out: np.ndarray) -> None:
+    """Copy ``table[row[i]]`` to wherever ``split.remote[i]`` was asked for; -1 is not there."""
+    row = row[split.inverse]
+    here = row >= 0
+    kernels.place(table, row[here], out, split.positions[here])
 
 
 def owned_parts(placement: Placement) -> frozenset[int]:

@@ -64,6 +64,99 @@ def _widen(lo, hi, table, index, out, position, width):
             c += 1
 
 
+@njit(cache=True, nogil=True)
+def find(ids, among):
+    """Place of each of ``ids`` in ``among``, -1 for none; both int64, ascending, distinct."""
+    place = np.empty(ids.size, np.int64)
+    if ids.size * 16 < among.size:
+        for i in range(ids.size):
+            k = np.searchsorted(among, ids[i])
+            place[i] = k if k < among.size and among[k] == ids[i] else -1
+        return place
+    k = 0
+    for i in range(ids.size):
+        while k < among.size and among[k] < ids[i]:
+            k += 1
+        place[i] = k if k < among.size and among[k] == ids[i] else -1
+    return place
+
+
+@njit(cache=True, nogil=True)
+def union(a, b):
+    """The ids in ``a`` or ``b``; all int64, ascending, distinct."""
+    out = np.empty(a.size + b.size, np.int64)
+    i = j = n = 0
+    while i < a.size and j < b.size:
+        if a[i] < b[j]:
+            out[n] = a[i]
+            i += 1
+        else:
+            j_is_same = a[i] == b[j]
+            out[n] = b[j]
+            j += 1
+            i += j_is_same
+        n += 1
+    while i < a.size:
+        out[n] = a[i]
+        i += 1
+        n += 1
+    while j < b.size:
+        out[n] = b[j]
+        j += 1
+        n += 1
+    return out[:n].copy()
+
+
+@njit(cache=True, nogil=True)
+def spread(indptr, indices, rows, reached, times, fanout, replace, total):
+    """Add to ``total[u]`` the log of the probability that no row draws in-neighbour ``u``.
+
+    Row ``rows[i]`` is reached with probability ``reached[i]`` in each of ``times[i]`` (float)
+    independent trials, and each time draws ``fanout`` (-1: all) of its in-edges.
+    """
+    for i in range(rows.size):
+        first, last = indptr[rows[i]], indptr[rows[i] + 1]
+        degree = last - first
+        if degree == 0 or reached[i] == 0.0:
+            continue
+        if fanout < 0 or (fanout >= degree and not replace):
+            drawn = 1.0
+        elif replace:
+            drawn = 1.0 - (1.0 - 1.0 / degree) ** fanout
+        else:
+            drawn = fanout / degree
+        missed = times[i] * np.log1p(-min(1.0, drawn * reached[i]))
+        for e in range(first, last):
+            total[indices[e]] += missed
+
+
+@njit(cache=True, nogil=True)
+def weighted_spread(indptr, indices, weights, rows, reached, times, fanout, replace, total):
+    """As ``spread``, where an edge is drawn with probability proportional to its weight.
+
+    Without replacement the probability is taken as ``min(1, fanout * weight / sum)``.
+    """
+    for i in range(rows.size):
+        first, last = indptr[rows[i]], indptr[rows[i] + 1]
+        if reached[i] == 0.0:
+            continue
+        whole = 0.0
+        positive = 0
+        for e in range(first, last):
+            whole += weights[e]
+            positive += weights[e] > 0
+        for e in range(first, last):
+            if weights[e] <= 0 and fanout >= 0:
+                continue
+            if fanout < 0 or (fanout >= positive and not replace):
+                drawn = 1.0
+            elif replace:
+                drawn = 1.0 - (1.0 - weights[e] / whole) ** fanout
+            else:
+                drawn = min(1.0, fanout * weights[e] / whole)
+            total[indices[e]] += times[i] * np.log1p(-min(1.0, drawn * reached[i]))
+
+
 def warmup() -> None:
     """Compile for the dtypes of a run."""
     index = np.zeros(1, np.int64)
@@ -71,3 +164,9 @@ def warmup() -> None:
         table = np.zeros((1, 1), dtype)
         out = np.zeros((1, 1), np.float32 if dtype == np.float16 else dtype)
         place(table, index, out, index)
+    find(index, index)
+    union(index, index)
+    one, total = np.ones(1), np.zeros(1)
+    indptr = np.array([0, 1])
+    for sources in (index, index.astype(np.int32)):
+        spread(indptr, sources, index, one, one, 1, False, total)

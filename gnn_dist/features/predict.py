@@ -1,0 +1,181 @@
+"""What a cache will save, from inclusion probabilities, before anything is sampled."""
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from gnn_dist.cluster import Placement
+from gnn_dist.errors import InputError
+from gnn_dist.features.halo import halo_of_host
+from gnn_dist.features.lookahead import Lookahead
+from gnn_dist.features.owners import AllParts
+from gnn_dist.features.policies import CacheContext, CachePolicy, Ranked
+from gnn_dist.features.vip import inclusion, trials
+from gnn_dist.features.workload import Workload
+from gnn_dist.storage import PartitionedGraph
+
+_PHASES = 16  # places of a window in an epoch that are averaged
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Expected rows of other hosts for one rank.
+
+    Attributes:
+        halo: nodes of other hosts that this host's edges come from.
+        kept: rows that the cache keeps, all fetched at the start.
+        needed: rows of other hosts that a batch needs.
+        remote: rows that are sent for a batch, the fill not counted.
+        hit_rate: share of needed rows that are here already.
+        saved: ``1 - (rows sent, fill included) / (rows needed)`` over all batches of the run.
+        row_bytes: bytes of a row of the cached tensor.
+    """
+
+    halo: int
+    kept: int
+    needed: float
+    remote: float
+    hit_rate: float
+    saved: float
+    row_bytes: int = 0
+
+    def as_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def predict(
+    graph: PartitionedGraph,
+    placement: Placement,
+    workload: Workload,
+    policy: CachePolicy,
+    *,
+    fraction: float,
+    batches: int,
+    epochs: int,
+    window: int = 1,
+    ahead: int = 0,
+    cached: str = "x",
+) -> Prediction:
+    """Predict what ``FeatureStore`` will count on the rank of ``placement``.
+
+    One process reads every part; nothing is collective. The bytes of the window are taken to be
+    enough.
+
+    Args:
+        policy: one with scores (none, degree, presample, vip), or ``lookahead`` over one.
+        fraction: rows that the cache may keep, as a fraction of the halo.
+        batches: batches of an epoch.
+        epochs: epochs of the run.
+        window: batches fetched together.
+        ahead: batches known beyond those.
+        cached: the tensor that is cached.
+
+    Raises ``InputError`` for a policy whose choices depend on what has been drawn.
+    """
+    base = policy.base if isinstance(policy, Lookahead) else policy
+    if not isinstance(base, Ranked):
+        raise InputError(
+            f"cache.name: what {type(policy).__name__} keeps depends on the batches drawn; "
+            "predict none, degree, presample, vip or lookahead"
+        )
+    directory = AllParts(graph)
+    halo = halo_of_host(graph, placement)
+    capacity = int(fraction * halo.size)
+    context = CacheContext(graph, placement, directory, halo, capacity, workload)
+    span = min(batches, window + max(ahead, 0))
+    in_batch, in_span = inclusion(graph, directory, workload, span)
+    ids = np.flatnonzero(in_batch)
+    ids = ids[context.elsewhere(ids)]
+    misses = _Misses(in_batch[ids], in_span[ids], span, batches)
+    needed = float(misses.reached.sum())
+    ranked, scores = base.scores(context)
+    order = ranked[np.lexsort((ranked, -scores))]
+    start = order[:capacity]
+    kept = start
+    if isinstance(policy, Lookahead) and ahead:
+        # A row that known batches need is held for them and takes no room in the cache.
+        place = np.searchsorted(ids, order)
+        place[place == ids.size] = 0
+        room = np.where(ids[place] == order, misses.none_in(ahead)[place], 1.0)
+        kept = order[np.cumsum(room) <= capacity]
+    sent = _sent(misses, window, ahead)
+    sent[np.isin(ids, kept)] = 0.0
+    remote = float(sent.sum())
+    total = needed * batches * epochs
+    spec = graph.schema.node.get(cached)
+    row_bytes = 0
+    if spec is not None:
+        row_bytes = np.dtype(spec.stored).itemsize * int(np.prod(spec.shape, dtype=np.int64))
+    return Prediction(
+        halo=halo.size,
+        kept=start.size,
+        needed=needed,
+        remote=remote,
+        hit_rate=1.0 - remote / needed if needed else 0.0,
+        saved=1.0 - (remote * batches * epochs + start.size) / total if total else 0.0,
+        row_bytes=row_bytes,
+    )
+
+
+def _sent(misses: "_Misses", window: int, ahead: int) -> np.ndarray:
+    """Probability, a batch, that a row outside the cache must be sent: float64[n].
+
+    A row is sent in a round if it is needed in it and was not held since an earlier use: one
+    ``j`` rounds ago is remembered by a use in batch ``x`` of this round if
+    ``(j - 1) window + x <= ahead``.
+    """
+    total = np.zeros_like(misses.reached)
+    for first, last, rounds in _stretches(window, ahead):
+        gap = rounds * window
+        total += misses.none_in(gap + first) - misses.none_in(gap + last)
+    return total / window
+
+
+def _stretches(window: int, ahead: int) -> list[tuple[int, int, int]]:
+    """(first, last, rounds): uses in batches ``first + 1 .. last`` of a round are known that many
+    rounds before."""
+    known = [max(0, (ahead - x) // window + 1) for x in range(1, window + 1)]
+    cuts = [0, *(x for x in range(1, window) if known[x] != known[x - 1]), window]
+    return [(a, b, known[a]) for a, b in zip(cuts, cuts[1:], strict=False)]
+
+
+class _Misses:
+    """Probability that a node is needed in none of some consecutive batches.
+
+    Args:
+        batch: float64[n], log of it for one batch.
+        span: float64[n], the same for ``size`` batches of one epoch.
+        batches: batches of an epoch; epochs are independent.
+    """
+
+    def __init__(self, batch: np.ndarray, span: np.ndarray, size: int, batches: int) -> None:
+        self.reached = -np.expm1(batch)
+        self._batches = batches
+        self._cache: dict[int, np.ndarray] = {}
+        _, many = trials(self.reached, span, size)
+        # Between one trial (a seed) and one for each batch, independent of the size of a window.
+        spread = (1 / many - 1 / size) / (1 - 1 / size) if size > 1 else np.zeros_like(many)
+        self._single = np.clip(spread, 0.0, 1.0)
+
+    def none_in(self, count: int) -> np.ndarray:
+        """For ``count`` batches at any place of the run: float64[n]."""
+        phases = np.unique(np.linspace(0, self._batches - 1, _PHASES).round().astype(int))
+        total = np.zeros_like(self.reached)
+        for phase in phases:
+            left, log = count, np.zeros_like(self.reached)
+            room = self._batches - int(phase)
+            while left > 0:
+                log += self._log(min(left, room))
+                left -= room
+                room = self._batches
+            total += np.exp(log)
+        return total / phases.size
+
+    def _log(self, count: int) -> np.ndarray:
+        """Log of it within one epoch."""
+        if count not in self._cache:
+            trials_ = 1 / (self._single * (1 - 1 / count) + 1 / count)
+            each = np.minimum(count * self.reached / trials_, 1.0)
+            with np.errstate(divide="ignore"):
+                self._cache[count] = trials_ * np.log1p(-each)
+        return self._cache[count]
