@@ -75,8 +75,9 @@ class Block:
         that sums over them do not depend on who sums. Computed once.
         """
         if self._transposed is None and self.indptr.device.type == "cpu":
-            arrays = transpose(self.indptr.numpy(), self.indices.numpy(), self.num_src)
-            self._transposed = tuple(map(torch.from_numpy, arrays))
+            by_source = transpose(self.indptr.numpy(), self.indices.numpy(), self.num_src)
+            indptr, destinations, position = map(torch.from_numpy, by_source)
+            self._transposed = (indptr, destinations, position)
         if self._transposed is None:
             order = torch.sort(self.indices, stable=True).indices
             counts = torch.bincount(self.indices, minlength=self.num_src)

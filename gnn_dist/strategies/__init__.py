@@ -6,12 +6,23 @@ from gnn_dist.config import Config
 from gnn_dist.storage import PartitionedGraph
 from gnn_dist.strategies.base import StepReport, Strategy
 
-BUILTIN = {"data": "gnn_dist.strategies.data.build"}
-"""Name → a function ``(job, world, graph) -> Strategy``; a dotted path names one of yours."""
+BUILTIN = {"data": "gnn_dist.strategies.data.DataStrategy"}
+"""Name → a class of the ``Strategy`` protocol; a dotted path names one of yours."""
 
-__all__ = ["BUILTIN", "StepReport", "Strategy", "build"]
+__all__ = ["BUILTIN", "StepReport", "Strategy", "build", "check"]
 
 
 def build(job: Config, world: World, graph: PartitionedGraph) -> Strategy:
     """The strategy that ``train.strategy`` names, built on this rank. Collective."""
-    return plugins.resolve("strategy", job.train.strategy, BUILTIN)(job, world, graph)
+    strategy: Strategy = _named(job).build(job, world, graph)
+    return strategy
+
+
+def check(job: Config, graph: PartitionedGraph) -> None:
+    """Raise ``InputError`` for whatever of a job cannot be built, before any worker starts."""
+    _named(job).check(job, graph)
+
+
+def _named(job: Config) -> type[Strategy]:
+    strategy: type[Strategy] = plugins.resolve("strategy", job.train.strategy, BUILTIN)
+    return strategy

@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 
 from gnn_dist.batch import BatchIndex
+from gnn_dist.cluster import World
+from gnn_dist.config import Config
+from gnn_dist.storage import PartitionedGraph
 
 
 @dataclass(slots=True)
@@ -35,6 +38,16 @@ class Strategy(Protocol):
 
     name: str
     model: torch.nn.Module
+
+    @classmethod
+    def check(cls, job: Config, graph: PartitionedGraph) -> None:
+        """Raise ``InputError`` for what cannot be built, without a world (on the driver)."""
+        ...
+
+    @classmethod
+    def build(cls, job: Config, world: World, graph: PartitionedGraph) -> "Strategy":
+        """The strategy of a job on this rank. Collective."""
+        ...
 
     def num_batches(self) -> int:
         """Global batches in an epoch, the same on every rank."""

@@ -5,6 +5,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -80,6 +81,19 @@ class DataStrategy:
         self._autocast = autocast
         self._gradients = GradientBuffer(model.parameters())
 
+    @classmethod
+    def check(cls, job: Config, graph: PartitionedGraph) -> None:
+        """Raise ``InputError`` for whatever of a job cannot be built over this graph."""
+        build_parts(job, graph)
+
+    @classmethod
+    def build(cls, job: Config, world: World, graph: PartitionedGraph) -> "DataStrategy":
+        """The strategy of a job on this rank. Collective."""
+        parts = build_parts(job, graph)
+        return assemble(
+            job, world, graph, parts.model, parts.sampler, parts.full_sampler, parts.cache
+        )
+
     def num_batches(self) -> int:
         return self._loader.plan.num_batches
 
@@ -153,8 +167,18 @@ def _sum(values: list[Any]) -> Any:
     return sum(values)
 
 
-def build(job: Config, world: World, graph: PartitionedGraph) -> DataStrategy:
-    """The data-parallel strategy of a job on this rank."""
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The exchangeable parts of a job, built; ``full_sampler`` takes all neighbours."""
+
+    model: nn.Module
+    sampler: Sampler
+    full_sampler: Sampler
+    cache: CachePolicy
+
+
+def build_parts(job: Config, graph: PartitionedGraph) -> Parts:
+    """Everything that a job names; an ``InputError`` says which of it is wrong."""
     model = build_model(
         job.model.name,
         job.model.args,
@@ -163,19 +187,18 @@ def build(job: Config, world: World, graph: PartitionedGraph) -> DataStrategy:
         num_layers=len(job.sampler.fanouts),
         seed=job.seed,
     )
-    edge = _edge_tensors(job, model, graph)
     own = {
         "fanouts": job.sampler.fanouts,
         "replace": job.sampler.replace,
         "weights": job.sampler.weights,
-        "edge": edge,
+        "edge": _edge_tensors(job, model, graph),
     }
     sampler = plugins.build("sampler", job.sampler.name, {**own, **job.sampler.args}, SAMPLERS)
     everything = NeighborSampler(
         [-1] * len(job.sampler.fanouts), edge_ids=sampler.edge_ids, edge=sampler.edge
     )
     cache = plugins.build("cache", job.cache.name, job.cache.args, CACHES)
-    return assemble(job, world, graph, model, sampler, everything, cache)
+    return Parts(model, sampler, everything, cache)
 
 
 def assemble(
@@ -187,7 +210,7 @@ def assemble(
     full_sampler: Sampler,
     cache: CachePolicy | None = None,
 ) -> DataStrategy:
-    """The strategy for a model and samplers at hand; ``full_sampler`` takes all neighbours."""
+    """The strategy for a model and samplers at hand."""
     placement = world.placement(graph.num_parts, job.cluster.placement)
     features = FeatureStore(
         graph, placement, world.features, cache, fraction=job.cache.fraction, cached=INPUTS

@@ -133,7 +133,8 @@ class Inference:
         x = as_input(x, self._device, self._dtype)
         if self._device.type != "cpu":
             block = block.to(self._device)
-        return model.forward_layer(layer, x, block).cpu()
+        rows: Tensor = model.forward_layer(layer, x, block)  # type: ignore[operator]
+        return rows.cpu()
 
     def _by_batches(self, model: nn.Module, nodes: np.ndarray) -> Tensor:
         outputs = []
@@ -143,8 +144,8 @@ class Inference:
             )
             x = None
             if self._inputs is not None:
-                x = self._features.fetch(self._inputs, batch.input_nodes)
-                x = as_input(x, self._device, self._dtype)
+                rows = self._features.fetch(self._inputs, batch.input_nodes)
+                x = as_input(rows, self._device, self._dtype)
             outputs.append(model(x, [b.to(self._device) for b in batch.blocks]).cpu())
         return torch.cat(outputs)
 
@@ -207,7 +208,7 @@ class _HiddenTable:
         self._width = tuple(like.shape[1:])
         self._dtype = like.numpy().dtype
         self._graph = graph
-        self._files = {}
+        self._files: dict[int, np.ndarray] = {}
         self._scratch = scratch
         self._layer = layer
         if scratch.leader:

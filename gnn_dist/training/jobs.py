@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from gnn_dist import config, datasets, kernels, partitioners, plugins, storage
+from gnn_dist import config, datasets, kernels, partitioners, plugins, storage, strategies
 from gnn_dist.cluster import WorkerContext, Workers, launch
 from gnn_dist.config import Config
 from gnn_dist.errors import InputError
 from gnn_dist.graph import Graph
 from gnn_dist.nn import TRANSFORMS
 from gnn_dist.storage import PartitionedGraph
-from gnn_dist.training import checkpoints, report, worker
+from gnn_dist.training import checkpoints, metrics, report, worker
 from gnn_dist.training.build import target_names
 from gnn_dist.training.worker import Payload, Predictions, Result
 
@@ -192,6 +192,8 @@ def _compile() -> None:
 def _check(job: Config, graph: PartitionedGraph) -> None:
     """What can be seen to fail before any worker starts."""
     graph.split("train")
+    metrics.resolve(job.task.metrics, job.task.kind)
+    strategies.check(job, graph)
     if job.sampler.weights is not None and job.sampler.weights not in graph.schema.edge:
         names = ", ".join(graph.schema.edge) or "none"
         raise InputError(
@@ -250,7 +252,7 @@ def _write_predictions(path: Path, predictions: Predictions) -> None:
         arrays[f"{split}_output"] = output.numpy()
         arrays[f"{split}_target"] = target.numpy()
     aside = path.with_suffix(".tmp.npz")
-    np.savez(aside, **arrays)
+    np.savez(aside, allow_pickle=False, **arrays)
     aside.rename(path)
 
 
