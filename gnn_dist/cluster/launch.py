@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from gnn_dist.cluster.context import Terminal, WorkerContext
-from gnn_dist.cluster.tuning import huge_page_environment, tune_allocator
+from gnn_dist.cluster.tuning import allocator_environment, tune_allocator
 from gnn_dist.cluster.world import TIMEOUT, World
 from gnn_dist.errors import InputError
 
@@ -33,6 +33,7 @@ class Workers:
     max_failures: int = 0
     """How often the group of workers is restarted after a rank was lost."""
     tune_allocator: bool = True
+    """Keep freed memory in the process instead of returning it to the kernel."""
     huge_pages: bool = False
     """Transparent huge pages for large blocks; only for workers that Ray starts."""
     cpus: float = 1.0
@@ -65,7 +66,9 @@ class Workers:
         if self.network_interface is not None:
             out["GLOO_SOCKET_IFNAME"] = self.network_interface
             out["NCCL_SOCKET_IFNAME"] = self.network_interface
-        out.update(huge_page_environment(self.huge_pages))
+        out.update(
+            allocator_environment(keep_freed=self.tune_allocator, huge_pages=self.huge_pages)
+        )
         out.update(self.environment)
         return out
 

@@ -3,8 +3,9 @@
 import os
 import pickle
 import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,10 @@ from gnn_dist.errors import InputError, WorkerError
 
 _LISTEN = 0.5
 """Seconds that the driver waits for news before it looks at the run again."""
+
+
+_PATIENCE = 10.0
+"""Seconds until people are told what a cluster lacks."""
 
 
 @dataclass
@@ -40,7 +45,7 @@ class _News:
     result: list[Any] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     peaks: dict[int, int] = field(default_factory=dict)
-    pids: dict[int, tuple[str, int]] = field(default_factory=dict)
+    pids: list[tuple[str, int]] = field(default_factory=list)
 
     def final(self) -> Failure | None:
         return next((f for f in self.failures if f.final), None)
@@ -98,13 +103,21 @@ def run(
         mailbox = _mailbox()
         trainer = _trainer(worker, payload, workers, session, mailbox)
         fit = _Fit(trainer)
+        patience = time.monotonic() + _PATIENCE
         try:
             while fit.running and news.final() is None:
+                if not news.pids and time.monotonic() > patience:
+                    patience = float("inf")
+                    if session.lacks_resources():
+                        keep(
+                            f"waiting for {session.wanted()}; the Ray cluster has "
+                            f"{session.offered()}"
+                        )
                 _listen(news, ray.get(mailbox.take.remote(_LISTEN)), show, keep, workers)
             if news.final() is None:
                 _listen(news, ray.get(mailbox.take.remote(0.0)), show, keep, workers)
         finally:
-            session.pids = list(news.pids.values())
+            session.pids.extend(news.pids)
         final = news.final()
         if final is not None:
             raise _as_itself(final)
@@ -152,7 +165,7 @@ def _trainer(
 
         def _create_default_callbacks(self) -> list[Any]:
             unused = ("DatasetsCallback", "PlacementGroupCleanerCallback")
-            every = super()._create_default_callbacks()
+            every = super()._create_default_callbacks()  # type: ignore[misc]
             return [c for c in every if not session.local or type(c).__name__ not in unused]
 
     use_gpu = session.device == "cuda"
@@ -171,7 +184,7 @@ def _trainer(
         },
         torch_config=TorchConfig(
             backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo",
-            timeout_s=max(1, int(workers.timeout)),
+            timeout_s=max(60, int(workers.timeout)),
         ),
         scaling_config=ScalingConfig(
             num_workers=workers.count, use_gpu=use_gpu, resources_per_worker=resources
@@ -180,9 +193,10 @@ def _trainer(
             name="run",
             storage_path=str(session.folder),
             failure_config=FailureConfig(
-                max_failures=workers.max_failures, controller_failure_limit=0
+                max_failures=workers.max_failures,
+                controller_failure_limit=0,  # type: ignore[call-arg]
             ),
-            worker_runtime_env={"env_vars": workers.worker_environment()},
+            worker_runtime_env={"env_vars": workers.worker_environment()},  # type: ignore[call-arg]
         ),
     )
 
@@ -219,12 +233,18 @@ def _worker_main(job: dict[str, Any]) -> None:
         attempt = world.control.all_gather_object(attempt)[0]
         if rank == 0:
             post("attempt", attempt)
+
+        def report(metrics: Mapping[str, Any]) -> None:
+            # Ray's own barrier cannot say who is missing: meet under the watch first.
+            world.control.barrier()
+            ray.train.report(dict(metrics))
+
         context = WorkerContext(
             world,
             attempt,
             show=lambda text: post("show", text),
             keep=lambda text: post("keep", text),
-            report=lambda metrics: ray.train.report(dict(metrics)),
+            report=report,
         )
         answer = job["worker"](context, job["payload"])
         if rank == 0:
@@ -272,7 +292,7 @@ def _pack(rank: int, error: BaseException) -> Failure:
 
     try:
         data: bytes | None = ray.cloudpickle.dumps(error)
-        pickle.loads(data)
+        pickle.loads(data or b"")
     except Exception:
         data = None
     return Failure(
@@ -299,7 +319,7 @@ def _listen(
         elif kind == "peak":
             news.peaks[rank] = value
         elif kind == "process":
-            news.pids[rank] = value
+            news.pids.append(value)
         elif kind == "failure":
             news.failures.append(value)
         elif kind == "result":
@@ -340,10 +360,9 @@ def _explain(
     from ray.train import ControllerError, WorkerGroupError
 
     if isinstance(error, WorkerGroupError):
-        dead = {r: e for r, e in error.worker_failures.items() if _is_death(e)}
-        if dead:
-            text = "; ".join(_death(r, dead[r], news) for r in sorted(dead))
-            return _caused(WorkerError(text), error)
+        lost = [_death(r, e, news, workers.timeout) for r, e in error.worker_failures.items()]
+        if any(lost):
+            return _caused(WorkerError("; ".join(x for x in lost if x)), error)
         if news.failures:
             return _as_itself(news.failures[0])
     if isinstance(error, ControllerError):
@@ -365,16 +384,16 @@ def _caused(error: Exception, cause: BaseException) -> Exception:
     return error
 
 
-def _is_death(error: BaseException) -> bool:
+def _death(rank: int, error: BaseException, news: _News, timeout: float) -> str | None:
+    """What became of a rank that Ray has lost; None for one that raised an exception."""
     from ray.exceptions import RayActorError
 
     inner = getattr(error, "health_check_failure", error)
-    return isinstance(inner, RayActorError)
-
-
-def _death(rank: int, error: BaseException, news: _News) -> str:
-    inner = str(getattr(error, "health_check_failure", error))
     peak = f" (peak {news.peaks[rank]} MiB)" if rank in news.peaks else ""
-    if "node" in inner and "died" in inner and "NODE_DIED" in inner:
-        return f"rank {rank} was lost with its host"
+    if type(error).__name__ == "WorkerHealthCheckTimeoutError":
+        return f"rank {rank} has not answered for {max(timeout, ray_session.HEALTH):g} s{peak}"
+    if not isinstance(inner, RayActorError):
+        return None
+    if "NODE_DIED" in str(inner):
+        return f"rank {rank} was lost with its host{peak}"
     return f"rank {rank} was killed, probably out of memory{peak}"

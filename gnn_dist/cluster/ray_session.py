@@ -8,7 +8,7 @@ import signal
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,11 @@ _LONGEST_FOLDER = 40
 """Ray puts Unix sockets under its folder, and their paths may have 107 characters in all."""
 _OBJECT_STORE = 100 << 20
 """Bytes of Ray's object store: it carries control only, graph data goes through memory maps."""
+
+START = 60.0
+"""Seconds that Ray has at least to start the workers."""
+HEALTH = 30.0
+"""Seconds that a worker must be silent at least before Ray gives it up."""
 
 _DRIVER_ENVIRONMENT = {
     "RAY_TRAIN_V2_ENABLED": "1",
@@ -53,8 +58,8 @@ class Session:
     device: str
     cpus_wanted: float
     gpus_wanted: float
-    pids: list[tuple[str, int]] = field(default_factory=list)
-    """Host and process of each worker that has said so."""
+    pids: list[tuple[str, int]]
+    """Host and process of each worker, for those who start them to fill in."""
 
     def wanted(self) -> str:
         return f"{self.cpus_wanted:g} CPUs" + (
@@ -79,9 +84,9 @@ def connect(workers: Workers) -> Iterator[Session]:
     """Connect to Ray for the time of the block, and leave nothing behind after it."""
     local = workers.address is None
     environment = {**_DRIVER_ENVIRONMENT, **(_LOCAL_ENVIRONMENT if local else {})}
-    start_timeout = max(60.0, workers.timeout)
-    environment["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = f"{start_timeout:g}"
-    with _variables(environment), _quiet():
+    environment["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = f"{max(START, workers.timeout):g}"
+    environment["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = f"{max(HEALTH, workers.timeout):g}"
+    with _variables(environment), _quiet(), _signal_kept(signal.SIGTERM):
         import ray
 
         if ray.is_initialized():
@@ -90,21 +95,19 @@ def connect(workers: Workers) -> Iterator[Session]:
                 "use cluster.workers 0"
             )
         folder = _make_folder()
+        pids: list[tuple[str, int]] = []
         try:
             if local:
                 _start(ray, workers, folder)
             else:
                 _join(ray, workers)
             _mute(ray)
-            session = _session(ray, workers, folder)
-            try:
-                yield session
-            finally:
-                with _uninterrupted():
-                    ray.shutdown()
-                    _end_processes(session.pids)
+            yield _session(ray, workers, folder, pids)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            with _uninterrupted():
+                ray.shutdown()
+                _end_processes(pids)
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start(ray: Any, workers: Workers, folder: Path) -> None:
@@ -139,7 +142,7 @@ def _mute(ray: Any) -> None:
         internals._worker_logs_enabled = False
 
 
-def _session(ray: Any, workers: Workers, folder: Path) -> Session:
+def _session(ray: Any, workers: Workers, folder: Path, pids: list[tuple[str, int]]) -> Session:
     gpus = ray.cluster_resources().get("GPU", 0)
     if workers.device == "cuda" and gpus < workers.count and workers.address is None:
         raise InputError(
@@ -153,6 +156,7 @@ def _session(ray: Any, workers: Workers, folder: Path) -> Session:
         device="cuda" if use_gpu else "cpu",
         cpus_wanted=workers.count * workers.cpus,
         gpus_wanted=workers.count if use_gpu else 0,
+        pids=pids,
     )
 
 
@@ -223,6 +227,17 @@ def _quiet() -> Iterator[None]:
         finally:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _signal_kept(number: signal.Signals) -> Iterator[None]:
+    """Put back the handler of a signal that the block may change."""
+    previous = signal.getsignal(number)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):  # not the main thread: nothing was changed
+            signal.signal(number, previous)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """The ranks of a run and what they talk over."""
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -13,10 +14,13 @@ import torch.distributed as dist
 from gnn_dist.cluster.exchange import CollectiveExchange, Exchange, LocalExchange
 from gnn_dist.cluster.placement import Placement, PlacementMode
 from gnn_dist.cluster.watch import Watch, connect_store
-from gnn_dist.errors import InputError
+from gnn_dist.errors import InputError, WorkerError
 
 TIMEOUT = 120.0
 """Seconds that a collective may take, unless the configuration says otherwise."""
+
+_MEETING = 60.0
+"""Seconds that processes of different age may need at least to find each other."""
 
 
 @dataclass
@@ -78,15 +82,16 @@ class World:
         device = torch.device(device)
         if size == 1:
             return cls.local(device, timeout)
+        meeting = max(_MEETING, timeout)
         groups = [_new_group(range(size), device, timeout) for _ in range(4)]
         name = host_name()
         server = None
         if rank == 0:
-            server = connect_store(address, 0, is_server=True, limit=timeout)
+            server = connect_store(address, 0, is_server=True, limit=meeting)
         met = CollectiveExchange(groups[0]).all_gather_object(
             (name, address, server.port if server is not None else 0)
         )
-        store = server or connect_store(met[0][1], met[0][2], is_server=False, limit=timeout)
+        store = server or connect_store(met[0][1], met[0][2], is_server=False, limit=meeting)
         watch = Watch(store, rank, size, name, timeout)
         control = CollectiveExchange(groups[0], name="control", watch=watch)
         control.barrier()
@@ -155,13 +160,19 @@ class World:
     def close(self, error: BaseException | None = None) -> None:
         """Leave: say so to the others (with the ``error`` that ended this rank), free the groups.
 
-        The default process group is left to whoever made it.
+        Without an error, ranks leave together. The default process group is left to whoever made
+        it.
         """
         if self.watch is None:
             return
         groups, self._groups = self._groups, []
+        if not groups:
+            return
         if error is not None:
             self.watch.tell_failure(error)
+        else:
+            with contextlib.suppress(WorkerError):  # this rank has done its work in any case
+                self.control.barrier()
         for group in reversed(groups):
             dist.destroy_process_group(group)
         self.watch.close()
