@@ -21,6 +21,7 @@ from gnn_dist.nn import TRANSFORMS
 from gnn_dist.storage import PartitionedGraph
 from gnn_dist.training import checkpoints, metrics, report, worker
 from gnn_dist.training.build import target_names
+from gnn_dist.training.estimate import estimate
 from gnn_dist.training.worker import Payload, Predictions, Result
 
 _PRODUCTS = ("checkpoints", "tensorboard", "metrics.json", "predictions.npz", "report.html")
@@ -57,10 +58,7 @@ def partition(job: Config) -> PartitionedGraph:
     path = job.partition.path or job.folder / "partition"
     if job.dataset is None:
         return storage.open_partition(path)
-    _say(f"loading {job.dataset.name}")
-    graph = datasets.load(job.dataset.name, job.dataset.args)
-    for name in job.dataset.transforms:
-        graph = plugins.resolve("transform", name, TRANSFORMS)(graph)
+    graph = load_graph(job.dataset)
     if (path / "manifest.json").exists():
         found = storage.open_partition(
             path, expect_graph=graph.digest if job.partition.path is not None else None
@@ -73,6 +71,27 @@ def partition(job: Config) -> PartitionedGraph:
                 f"says {_wanted(job)}; remove that folder, or name another one"
             )
     return _make_partition(job, graph, path)
+
+
+def load_graph(dataset: config.Dataset) -> Graph:
+    """The graph of a data set, transformed as configured."""
+    _say(f"loading {dataset.name}")
+    graph = datasets.load(dataset.name, dataset.args)
+    for name in dataset.transforms:
+        graph = plugins.resolve("transform", name, TRANSFORMS)(graph)
+    return graph
+
+
+def dry_run(job: Config) -> str:
+    """Resolve and validate a job and estimate what it takes; nothing is started or written."""
+    if job.dataset is None:
+        raise InputError(
+            "config dataset: a dry run draws batches from the data set; name the data set that "
+            "the partition was made from"
+        )
+    graph = load_graph(job.dataset)
+    _check(job, PartitionedGraph.from_graph(graph))
+    return estimate(job, graph).text(job, graph)
 
 
 def _make_partition(job: Config, graph: Graph, path: Path) -> PartitionedGraph:
