@@ -160,8 +160,8 @@ class Owners:
         cuts = np.searchsorted(ids, self._offsets)
         messages = []
         for parts in self._parts_of:
-            at = np.concatenate([_NO_IDS, *(np.arange(cuts[p], cuts[p + 1]) for p in parts)])
-            messages.append(np.concatenate([ids[at, None], values[at].view(np.int64)], axis=1))
+            mine = np.concatenate([_NO_IDS, *(np.arange(cuts[p], cuts[p + 1]) for p in parts)])
+            messages.append(np.concatenate([ids[mine, None], values[mine].view(np.int64)], axis=1))
         answers = []
         for received in self._swap(messages):
             theirs = received[:, 0].copy()

@@ -1,5 +1,6 @@
 """What a cache will save, from inclusion probabilities, before anything is sampled."""
 
+import itertools
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -25,7 +26,7 @@ class Prediction:
         halo: nodes of other hosts that this host's edges come from.
         kept: rows that the cache keeps, all fetched at the start.
         needed: rows of other hosts that a batch needs.
-        remote: rows that are sent for a batch, the fill not counted.
+        remote: rows that are sent for a batch, the fill not counted, in the mean over the run.
         hit_rate: share of needed rows that are here already.
         saved: ``1 - (rows sent, fill included) / (rows needed)`` over all batches of the run.
         row_bytes: bytes of a row of the cached tensor.
@@ -98,10 +99,13 @@ def predict(
         place[place == ids.size] = 0
         room = np.where(ids[place] == order, misses.none_in(ahead)[place], 1.0)
         kept = order[np.cumsum(room) <= capacity]
-    sent = _sent(misses, window, ahead)
-    sent[np.isin(ids, kept)] = 0.0
-    remote = float(sent.sum())
-    total = needed * batches * epochs
+    total = batches * epochs
+    sent = 0.0
+    for before, rounds in enumerate(_round_sizes(total, window, ahead)):
+        once = _sent(misses, rounds, window, ahead, before)
+        once[np.isin(ids, kept if before else start)] = 0.0
+        sent += rounds.times * float(once.sum())
+    remote = sent / total
     spec = graph.schema.node.get(cached)
     row_bytes = 0
     if spec is not None:
@@ -112,31 +116,49 @@ def predict(
         needed=needed,
         remote=remote,
         hit_rate=1.0 - remote / needed if needed else 0.0,
-        saved=1.0 - (remote * batches * epochs + start.size) / total if total else 0.0,
+        saved=1.0 - (sent + start.size) / (needed * total) if needed else 0.0,
         row_bytes=row_bytes,
     )
 
 
-def _sent(misses: "_Misses", window: int, ahead: int) -> np.ndarray:
-    """Probability, a batch, that a row outside the cache must be sent: float64[n].
+@dataclass(frozen=True)
+class _Rounds:
+    """Rounds that are alike: of so many batches, so many times."""
 
-    A row is sent in a round if it is needed in it and was not held since an earlier use: one
-    ``j`` rounds ago is remembered by a use in batch ``x`` of this round if
-    ``(j - 1) window + x <= ahead``.
+    batches: int
+    times: int
+
+
+def _round_sizes(total: int, window: int, ahead: int) -> list[_Rounds]:
+    """The rounds of a run of ``total`` batches: the first ones alone, which remember less."""
+    full, rest = divmod(total, window)
+    alone = min(full, _rounds_known(1, window, ahead))
+    return [
+        *(_Rounds(window, 1) for _ in range(alone)),
+        _Rounds(window, full - alone),
+        *([_Rounds(rest, 1)] if rest else []),
+    ]
+
+
+def _rounds_known(position: int, window: int, ahead: int) -> int:
+    """How many rounds ago a use in batch ``position`` (from 1) of a round was known already."""
+    return max(0, (ahead - position) // window + 1)
+
+
+def _sent(misses: "_Misses", rounds: _Rounds, window: int, ahead: int, before: int) -> np.ndarray:
+    """Probability that a row outside the cache is sent in a round: float64[n].
+
+    A row is sent if it is needed in the round and was not held since an earlier use: a use ``j``
+    rounds ago is remembered by one in batch ``x`` of this round if ``(j - 1) window + x <= ahead``.
+    ``before`` rounds were made already.
     """
+    known = [min(before, _rounds_known(x, window, ahead)) for x in range(1, rounds.batches + 1)]
+    cuts = [0, *(x for x in range(1, len(known)) if known[x] != known[x - 1]), len(known)]
     total = np.zeros_like(misses.reached)
-    for first, last, rounds in _stretches(window, ahead):
-        gap = rounds * window
+    for first, last in itertools.pairwise(cuts):
+        gap = known[first] * window
         total += misses.none_in(gap + first) - misses.none_in(gap + last)
-    return total / window
-
-
-def _stretches(window: int, ahead: int) -> list[tuple[int, int, int]]:
-    """(first, last, rounds): uses in batches ``first + 1 .. last`` of a round are known that many
-    rounds before."""
-    known = [max(0, (ahead - x) // window + 1) for x in range(1, window + 1)]
-    cuts = [0, *(x for x in range(1, window) if known[x] != known[x - 1]), window]
-    return [(a, b, known[a]) for a, b in zip(cuts, cuts[1:], strict=False)]
+    return total
 
 
 class _Misses:
