@@ -82,7 +82,7 @@ class Quality:
         """Lines for people: one a part, then the balance (max / mean) and the totals."""
         columns = ("nodes", "edges", "train", "halo", "cut")
         counts = [getattr(self, name) for name in columns]
-        rows = [("part", *columns)]
+        rows: list[tuple[str, ...]] = [("part", *columns)]
         rows += [(str(p), *(f"{c[p]:,}" for c in counts)) for p in range(self.num_parts)]
         rows += [("max/mean", *(f"{_balance(c):.3f}" for c in counts))]
         width = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

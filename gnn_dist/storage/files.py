@@ -25,7 +25,6 @@ def write_npy(
     path: Path, dtype: np.dtype, shape: tuple[int, ...], chunks: Iterable[np.ndarray]
 ) -> FileEntry:
     """Write the rows that ``chunks`` yields as one array of ``dtype`` and ``shape``."""
-    sha, size = checksum(), 0
     with _HashingFile(path) as file:
         header = {
             "descr": np.lib.format.dtype_to_descr(dtype),
@@ -39,8 +38,7 @@ def write_npy(
             rows += len(data)
             file.write(data.reshape(-1).view(np.uint8).data)
         assert rows == shape[0], (path, rows, shape)
-        sha, size = file.sha, file.size
-    return FileEntry(size=size, blake2b=sha.hexdigest())
+    return FileEntry(size=file.size, blake2b=file.sha.hexdigest())
 
 
 class _HashingFile:
@@ -67,8 +65,8 @@ class _HashingFile:
 
 def copy_file(source: Path, target: Path) -> FileEntry:
     """Copy in pieces, with the checksum of what was read."""
-    with source.open("rb") as reader, _HashingFile(target) as writer:
-        while data := reader.read(CHUNK):
+    with _HashingFile(target) as writer:
+        for data in _pieces(source):
             writer.write(data)
     return FileEntry(size=writer.size, blake2b=writer.sha.hexdigest())
 
@@ -81,11 +79,19 @@ def write_text(path: Path, text: str) -> None:
 def file_entry(path: Path) -> FileEntry:
     """Size and checksum of a file as it is now."""
     sha, size = checksum(), 0
-    with path.open("rb") as file:
-        while data := file.read(CHUNK):
-            sha.update(data)
-            size += len(data)
+    for data in _pieces(path):
+        sha.update(data)
+        size += len(data)
     return FileEntry(size=size, blake2b=sha.hexdigest())
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            while data := file.read(CHUNK):
+                yield data
+    except OSError as error:
+        raise InputError(f"partition: cannot read {path}: {error.strerror or error}") from error
 
 
 @contextlib.contextmanager

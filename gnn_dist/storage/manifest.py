@@ -6,7 +6,7 @@ point outside its folder.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -14,8 +14,8 @@ from gnn_dist.errors import InputError
 from gnn_dist.storage.layout import Schema, TensorSpec
 
 NAME = "manifest.json"
-FORMAT = "gnn-dist-partition"
-VERSION = 1
+FORMAT: Final = "gnn-dist-partition"
+VERSION: Final = 1
 LARGEST = 1 << 28  # bytes of a manifest; the real ones take about 1 kB a part
 
 BOOK = "original_ids.npy"

@@ -34,7 +34,7 @@ def open_partition(
             f"partition: {path} was made for another graph (digest {manifest.graph.digest}, this "
             f"one has {expect_graph}); partition this graph, or give the data it was made from"
         )
-    _check_sizes(path, manifest)
+    check_sizes(path, manifest)
     if verify:
         verify_files(path, manifest)
     num_nodes = manifest.graph.num_nodes
@@ -58,7 +58,8 @@ def open_partition(
     return graph
 
 
-def _check_sizes(path: Path, manifest: Manifest) -> None:
+def check_sizes(path: Path, manifest: Manifest) -> None:
+    """Every file of ``manifest.present_files()`` is there, as long as it should be."""
     for name in manifest.present_files():
         wanted = manifest.files[name].size
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from gnn_dist.errors import InputError
 from gnn_dist.storage.files import copy_file, new_folder, write_text
 from gnn_dist.storage.manifest import NAME, Manifest, StagedEntry, read_manifest
-from gnn_dist.storage.read import open_partition
+from gnn_dist.storage.read import check_sizes, open_partition
 
 
 def stage(path: str | Path, local_dir: str | Path, parts: Iterable[int]) -> Path:
@@ -33,6 +33,7 @@ def stage(path: str | Path, local_dir: str | Path, parts: Iterable[int]) -> Path
     damaged = target.exists()  # asked first: one that appears after this is another process's
     if _is_complete(target, copy):
         return target
+    check_sizes(path, copy)
     try:
         with new_folder(target, replace=damaged) as aside:
             for name in copy.present_files():

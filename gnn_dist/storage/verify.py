@@ -15,10 +15,7 @@ AGAIN = "write the partition again with gnn-dist partition"
 def verify_files(path: Path, manifest: Manifest) -> None:
     """Read every file that the folder must hold; ``InputError`` names the first damaged one."""
     for name in manifest.present_files():
-        try:
-            found = file_entry(path / name)
-        except OSError as error:
-            raise InputError(f"partition: cannot read {path / name}: {error.strerror}") from error
+        found = file_entry(path / name)
         if found != manifest.files[name]:
             raise InputError(
                 f"partition: {path / name} is corrupted (checksum {found.blake2b}, the manifest "

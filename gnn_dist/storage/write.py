@@ -81,7 +81,7 @@ def write(
                 digest=graph.digest,
                 num_nodes=graph.num_nodes,
                 num_edges=graph.num_edges,
-                index_dtype=np.dtype(index_dtype(graph.num_nodes)).name,
+                index_dtype="int32" if index_dtype(graph.num_nodes) is np.int32 else "int64",
             ),
             offsets=tuple(graph.offsets.tolist()),
             parts=tuple(entries),
@@ -172,7 +172,9 @@ def _stored_schema(graph: PartitionedGraph, half: Sequence[str]) -> SchemaEntry:
                 )
             dtype, stored = "float32", "float16"
         try:
-            return TensorEntry(dtype=dtype, stored=stored, shape=spec.shape)
+            return TensorEntry.model_validate(
+                {"dtype": dtype, "stored": stored, "shape": spec.shape}
+            )
         except ValueError as error:
             raise InputError(
                 f"{field}: {dtype} cannot be stored; convert it to one of float16, float32, "

@@ -87,6 +87,19 @@ def test_what_is_corrupted_on_the_way_is_not_kept(folder, tmp_path):
     stage(folder, tmp_path / "local", [0])
 
 
+def test_what_is_missing_or_cut_short_is_named_and_nothing_is_copied(folder, tmp_path):
+    file = folder / "part-00001" / "edge_ids.npy"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(InputError, match=r"edge_ids\.npy has .* bytes where the manifest has"):
+        stage(folder, tmp_path / "local", [1])
+    file.unlink()
+    with pytest.raises(InputError, match=r"incomplete, part-00001/edge_ids\.npy is missing"):
+        stage(folder, tmp_path / "local", [0, 1])
+    assert not (tmp_path / "local").exists()
+    with pytest.raises(InputError, match=r"there is no part 3 in"):
+        stage(folder, tmp_path / "local", [3])
+
+
 def test_processes_of_one_host_may_stage_at_once(folder, tmp_path):
     paths: list[Path] = []
     start = threading.Barrier(4)
