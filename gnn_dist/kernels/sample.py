@@ -25,7 +25,7 @@ _CHUNK_EDGES = 512
 _AHEAD = 32  # rows between the prefetch of a row's extent and its use
 _LINE = 64  # bytes
 _SHORT = 64  # a row this short keeps the set of drawn positions in one register
-_SMALL = 32  # up to this fan-out, positions of a long row are kept sorted by insertion
+_SMALL = 32  # up to this fan-out, positions of a long row are compared all with all
 _ONE = np.uint64(1)
 _S6, _M63 = np.int64(6), np.int64(63)
 _S32, _M32 = np.uint64(32), np.uint64(0xFFFFFFFF)
@@ -60,16 +60,6 @@ def extents(indptr, rows, fanout, replace):
     return starts, lengths, out_indptr
 
 
-@njit(inline="always")
-def _insert(out, first, n, value):
-    """Insert ``value`` into the ascending ``out[first:first + n]``."""
-    j = first + n
-    while j > first and out[j - 1] > value:
-        out[j] = out[j - 1]
-        j -= 1
-    out[j] = value
-
-
 @njit(cache=True, nogil=True)
 def sort_range(out, first, n):
     """Sort ``out[first:first + n]`` (Shell, gaps by 4/9; compiles in a tenth of numba's sort)."""
@@ -85,22 +75,32 @@ def sort_range(out, first, n):
             out[j] = value
 
 
+@njit(inline="always")
+def _by_rank(drawn, k, base, out, at):
+    """``base + drawn[:k]`` in ascending order to ``out[at:]``; no branch depends on the values, so
+    that nothing is mispredicted: half the time of an insertion sort at any ``k`` <= 32."""
+    for i in range(np.uint64(k)):
+        value = drawn[i]
+        rank = 0
+        for j in range(i):
+            rank += drawn[j] <= value
+        for j in range(i + 1, np.uint64(k)):
+            rank += drawn[j] < value
+        out[at + rank] = base + value
+
+
 @njit(cache=True, nogil=True)
-def _floyd_long(state, length, k, base, out, at, bitmap):
+def _floyd_long(state, length, k, base, out, at, small, bitmap):
     """``k`` of ``length`` > 64 positions without replacement (Floyd), ascending."""
     if k <= _SMALL:
         for i in range(k):
             top = length - k + i
             t = below(draw(state, i), top + 1)
-            j = at + i
-            while j > at and out[j - 1] > base + t:
-                j -= 1
-            if j > at and out[j - 1] == base + t:  # drawn before: take the top, the largest so far
-                out[at + i] = base + top
-            else:
-                for s in range(at + i, j, -1):
-                    out[s] = out[s - 1]
-                out[j] = base + t
+            seen = False
+            for j in range(np.uint64(i)):
+                seen |= small[j] == t
+            small[i] = top if seen else t
+        _by_rank(small, k, base, out, at)
         return
     for i in range(k):
         top = length - k + i
@@ -127,10 +127,11 @@ def _floyd_long(state, length, k, base, out, at, bitmap):
 
 
 @njit(cache=True, nogil=True)
-def _draw_with_replacement(state, length, k, base, out, at):
+def _draw_with_replacement(state, length, k, base, out, at, small):
     if k <= _SMALL:
         for i in range(k):
-            _insert(out, at, i, base + below(draw(state, i), length))
+            small[i] = below(draw(state, i), length)
+        _by_rank(small, k, base, out, at)
     else:
         for i in range(k):
             out[at + i] = base + below(draw(state, i), length)
@@ -177,6 +178,7 @@ def fill(indices, key, ids, starts, lengths, out_indptr, fanout, replace, out, p
         longest = max(longest, lengths[i])
         widest = max(widest, out_indptr[i + 1] - out_indptr[i])
     scratch = np.empty(_CHUNK_EDGES + widest, np.int64)
+    small = np.empty(_SMALL, np.int64)
     # only the drawing of many from a long row needs the bitmap
     bitmap = np.zeros((longest >> _S6) + 1 if fanout > _SMALL and not replace else 1, np.uint64)
     per_line = _LINE // indices.itemsize
@@ -194,7 +196,7 @@ def fill(indices, key, ids, starts, lengths, out_indptr, fanout, replace, out, p
                     prefetch(indices, p)
                 prefetch(indices, start + length - 1)
             if replace:
-                _draw_with_replacement(state, length, k, start, scratch, at)
+                _draw_with_replacement(state, length, k, start, scratch, at, small)
             elif k == length:
                 for i in range(k):
                     scratch[at + i] = start + i
@@ -204,7 +206,7 @@ def fill(indices, key, ids, starts, lengths, out_indptr, fanout, replace, out, p
                     scratch[np.uint64(at + i)] = start + trailing_zeros(drawn)
                     drawn &= drawn - _ONE
             else:
-                _floyd_long(state, length, k, start, scratch, at, bitmap)
+                _floyd_long(state, length, k, start, scratch, at, small, bitmap)
             if not by_line:
                 for i in range(at, at + k):
                     prefetch(indices, scratch[i])
