@@ -18,6 +18,8 @@ BUILTIN: dict[str, str] = {
     "generated_circuits": "gnn_dist.datasets.circuits.dataset.generated_circuits",
     "sbm": "gnn_dist.datasets.synthetic.sbm",
     "rmat": "gnn_dist.datasets.synthetic.rmat",
+    "planetoid": "gnn_dist.datasets.planetoid.planetoid",
+    "files": "gnn_dist.datasets.files.files",
 }
 
 

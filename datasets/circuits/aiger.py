@@ -1,20 +1,20 @@
 """Reader of AIGER files, binary (``aig``) and ASCII (``aag``), format 1.0 with reset values.
 
-The file is decoded here rather than by ``aigverse``: that library rebuilds the circuit with
-structural hashing, so gates of the file are merged or folded away and lose their numbers, and its
-parser believes the header, so a file of a few bytes can make it allocate without bound. The tests
-use it as the oracle for what a circuit computes.
+The file is decoded here rather than by ``aigverse``: its parser does not come back from a
+truncated file, takes gigabytes for a header of a few bytes that states them, and rebuilds the
+circuit with structural hashing, so that the gates of the file may be merged. The tests use it as
+the oracle for what a circuit computes.
 
 Format: Biere, "The AIGER And-Inverter Graph (AIG) Format", 2007.
 """
 
 import numba
 import numpy as np
-
 from gnn_dist.datasets.circuits.netlist import Kind, Netlist
+
 from gnn_dist.errors import InputError
 
-MAX_INPUTS = 1 << 22
+MAX_INPUTS = 1 << 20
 """Inputs take no bytes in a binary file, so their number needs a bound of its own."""
 
 

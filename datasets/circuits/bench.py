@@ -3,6 +3,7 @@
 import re
 
 from gnn_dist.datasets.circuits.netlist import Kind, Netlist, NetlistBuilder
+
 from gnn_dist.errors import InputError
 
 _GATE = {
@@ -60,6 +61,7 @@ def parse_bench(text: str, name: str) -> Netlist:
 
 def _not_understood(name: str, number: int, line: str) -> str:
     return (
-        f"circuit {name}: line {number} of the .bench file is not understood: {line.strip()[:80]!r}; "
-        f"lines are INPUT(a), OUTPUT(a) or a = GATE(b, c) with a gate of {', '.join(_GATE)}, DFF"
+        f"circuit {name}: line {number} of the .bench file is not understood: "
+        f"{line.strip()[:80]!r}; lines are INPUT(a), OUTPUT(a) or a = GATE(b, c) with a gate of "
+        f"{', '.join(_GATE)}, DFF"
     )

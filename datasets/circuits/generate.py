@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import numba
 import numpy as np
-
 from gnn_dist.datasets.circuits.netlist import Netlist
+
 from gnn_dist.errors import InputError
 from gnn_dist.kernels.simulate import AND, CONST0, INPUT, NOT, OR, XOR
 
@@ -19,7 +19,7 @@ _LARGEST = 1 << 28  # nodes
 
 
 @numba.njit(cache=True)
-def _emit(kinds, pins, count, kind, a, b=-1, c=-1, d=-1):
+def _emit4(kinds, pins, count, kind, a, b, c, d):
     """Append a gate to ``kinds``, ``pins`` (int32[M, 4], -1 for none); its number."""
     v = count[0]
     count[0] = v + 1
@@ -29,11 +29,16 @@ def _emit(kinds, pins, count, kind, a, b=-1, c=-1, d=-1):
 
 
 @numba.njit(cache=True)
+def _emit(kinds, pins, count, kind, a, b):
+    return _emit4(kinds, pins, count, kind, a, b, -1, -1)
+
+
+@numba.njit(cache=True)
 def _inputs(kinds, pins, count, width):
-    first = count[0]
-    for _ in range(width):
-        _emit(kinds, pins, count, INPUT, -1)
-    return np.arange(first, first + width)
+    out = np.empty(width, np.int64)
+    for i in range(width):
+        out[i] = _emit(kinds, pins, count, INPUT, -1, -1)
+    return out
 
 
 @numba.njit(cache=True)
@@ -69,7 +74,8 @@ def _lookahead_carries(kinds, pins, count, g, p, carry):
     """Carries into each place from generate ``g``, propagate ``p`` and a carry-in: int64[n + 1].
 
     Four places a block, blocks of blocks until one is left (Weinberger and Smith, 1958). The
-    levels stand one behind the other in ``gs`` and ``ps``.
+    levels stand one behind the other in ``gs`` and ``ps``. -1 stands for a signal that is always
+    0, among ``g``, for the carry-in and in the result.
     """
     n = g.size
     total = n
@@ -81,18 +87,17 @@ def _lookahead_carries(kinds, pins, count, g, p, carry):
         levels += 1
     gs, ps, cs = np.empty(total, np.int64), np.empty(total, np.int64), np.empty(total, np.int64)
     start = np.zeros(levels + 1, np.int64)
-    gs[:n], ps[:n] = g, p
+    for i in range(n):
+        gs[i], ps[i] = g[i], p[i]
     start[1] = n
+    terms = np.empty(4, np.int64)
     for level in range(1, levels):
         below, here = start[level - 1], start[level]
-        size = here - below
-        start[level + 1] = here + (size + 3) // 4
-        for block in range((size + 3) // 4):
+        blocks = (here - below + 3) // 4
+        start[level + 1] = here + blocks
+        for block in range(blocks):
             first, last = below + 4 * block, min(below + 4 * block + 4, here)
-            terms = np.full(4, -1, np.int64)
-            for j in range(last - 1, first - 1, -1):  # g_j passed on by all above it
-                terms[last - 1 - j] = _product(kinds, pins, count, ps, j + 1, last, gs[j])
-            gs[here + block] = _sum(kinds, pins, count, terms)
+            gs[here + block] = _carry(kinds, pins, count, gs, ps, first, last, -1, terms)
             ps[here + block] = _product(kinds, pins, count, ps, first + 1, last, ps[first])
     cs[total - 1] = carry
     for level in range(levels - 1, 0, -1):
@@ -102,20 +107,39 @@ def _lookahead_carries(kinds, pins, count, g, p, carry):
             into = cs[here + block]
             cs[first] = into
             for i in range(first + 1, last):
-                terms = np.full(4, -1, np.int64)
-                for j in range(i - 1, first - 1, -1):
-                    terms[i - 1 - j] = _product(kinds, pins, count, ps, j + 1, i, gs[j])
-                if into >= 0:
-                    terms[i - first] = _product(kinds, pins, count, ps, first, i, into)
-                cs[i] = _sum(kinds, pins, count, terms)
+                cs[i] = _carry(kinds, pins, count, gs, ps, first, i, into, terms)
     out = np.empty(n + 1, np.int64)
-    out[:n] = cs[:n]
+    for i in range(n):
+        out[i] = cs[i]
     top = gs[total - 1]
     if carry >= 0:
         passed = _emit(kinds, pins, count, AND, ps[total - 1], carry)
-        top = _emit(kinds, pins, count, OR, top, passed)
+        top = passed if top < 0 else _emit(kinds, pins, count, OR, top, passed)
     out[n] = top
     return out
+
+
+@numba.njit(cache=True)
+def _carry(kinds, pins, count, gs, ps, first, last, into, terms):
+    """The carry out of ``first..last - 1``: each generate, and ``into``, passed on by all above.
+
+    At most four terms, in ``terms`` (scratch); -1 where there is none.
+    """
+    _clear(terms)
+    found = 0
+    for j in range(last - 1, first - 1, -1):
+        if gs[j] >= 0:
+            terms[found] = _product(kinds, pins, count, ps, j + 1, last, gs[j])
+            found += 1
+    if into >= 0:
+        terms[found] = _product(kinds, pins, count, ps, first, last, into)
+    return _sum(kinds, pins, count, terms)
+
+
+@numba.njit(cache=True)
+def _clear(terms):
+    for i in range(4):
+        terms[i] = -1
 
 
 @numba.njit(cache=True)
@@ -126,7 +150,7 @@ def _product(kinds, pins, count, ps, first, last, node):
         return node
     second = ps[first + 1] if n > 1 else -1
     third = ps[first + 2] if n > 2 else -1
-    return _emit(kinds, pins, count, AND, node, ps[first], second, third)
+    return _emit4(kinds, pins, count, AND, node, ps[first], second, third)
 
 
 @numba.njit(cache=True)
@@ -134,16 +158,19 @@ def _sum(kinds, pins, count, terms):
     """OR of the leading ``terms`` that are nodes."""
     if terms[1] < 0:
         return terms[0]
-    return _emit(kinds, pins, count, OR, terms[0], terms[1], terms[2], terms[3])
+    return _emit4(kinds, pins, count, OR, terms[0], terms[1], terms[2], terms[3])
 
 
 @numba.njit(cache=True)
 def _lookahead(kinds, pins, count, a, b, carry):
-    """As ``_ripple``, with the carries looked ahead."""
+    """As ``_ripple``, with the carries looked ahead; ``b`` may hold -1 for bits that are 0."""
     width = a.size
     g, p = np.empty(width, np.int64), np.empty(width, np.int64)
     for i in range(width):
-        p[i], g[i] = _half_adder(kinds, pins, count, a[i], b[i])
+        if b[i] < 0:
+            p[i], g[i] = a[i], -1
+        else:
+            p[i], g[i] = _half_adder(kinds, pins, count, a[i], b[i])
     carries = _lookahead_carries(kinds, pins, count, g, p, carry)
     out = np.empty(width + 1, np.int64)
     for i in range(width):
@@ -197,68 +224,84 @@ def _array_multiplier(kinds, pins, count, width):
     for i in range(1, width):
         out[width + i - 1] = row[i]
     # One bit times one bit has no carry: its product's upper bit is 0.
-    out[2 * width - 1] = carry if carry >= 0 else _emit(kinds, pins, count, CONST0, -1)
+    out[2 * width - 1] = carry if carry >= 0 else _emit(kinds, pins, count, CONST0, -1, -1)
     return out
 
 
 @numba.njit(cache=True)
 def _wallace_multiplier(kinds, pins, count, width):
-    """Columns of partial products, three to two by full adders until two rows are left.
+    """Rows of partial products, three to two by carry-save adders until two rows are left.
 
-    Wallace, "A Suggestion for a Fast Multiplier", 1964; the rows are added with look-ahead.
+    Wallace, "A Suggestion for a Fast Multiplier", 1964; the last two are added with look-ahead.
     """
     a, b = _inputs(kinds, pins, count, width), _inputs(kinds, pins, count, width)
     columns = 2 * width
-    now, then = np.empty((columns, width + 1), np.int64), np.empty((columns, width + 1), np.int64)
-    height, next_height = np.zeros(columns, np.int64), np.zeros(columns, np.int64)
-    for i in range(width):
-        for j in range(width):
-            c = i + j
-            now[c, height[c]] = _emit(kinds, pins, count, AND, a[i], b[j])
-            height[c] += 1
-    while height.max() > 2:
-        next_height[:] = 0
+    rows = np.empty((width + 1, columns), np.int64)  # -1 for a place without a bit
+    for j in range(width):
         for c in range(columns):
-            k = 0
-            while k < height[c]:
-                left = height[c] - k
-                carry = -1
-                if left >= 3:
-                    total, carry = _full_adder(
-                        kinds, pins, count, now[c, k], now[c, k + 1], now[c, k + 2]
-                    )
-                    k += 3
-                elif left == 2 and height[c] > 2:
-                    total, carry = _half_adder(kinds, pins, count, now[c, k], now[c, k + 1])
-                    k += 2
-                else:
-                    total = now[c, k]
-                    k += 1
-                then[c, next_height[c]] = total
-                next_height[c] += 1
-                if carry >= 0 and c + 1 < columns:
-                    then[c + 1, next_height[c + 1]] = carry
-                    next_height[c + 1] += 1
-        now, then = then, now
-        height, next_height = next_height, height
-    zero = -1
-    x, y = np.empty(columns, np.int64), np.empty(columns, np.int64)
-    single = 0  # columns of one bit from the lowest on need no adder
-    while single < columns and height[single] == 1:
-        x[single] = now[single, 0]
-        single += 1
-    for c in range(single, columns):
-        for row, bits in enumerate((x, y)):
-            if height[c] > row:
-                bits[c] = now[c, row]
-            else:
-                if zero < 0:
-                    zero = _emit(kinds, pins, count, CONST0, -1)
-                bits[c] = zero
-    if single < columns:
-        summed = _lookahead(kinds, pins, count, x[single:], y[single:], -1)
-        x[single:] = summed[: columns - single]  # the carry out of the product is always 0
-    return x
+            rows[j, c] = -1
+        for i in range(width):
+            rows[j, i + j] = _emit(kinds, pins, count, AND, a[i], b[j])
+    for c in range(columns):
+        rows[width, c] = -1
+    left = width
+    while left > 2:
+        kept = 0
+        for r in range(0, left - 2, 3):
+            _save_carries(kinds, pins, count, rows, r, kept)
+            kept += 2
+        for r in range(left - left % 3, left):
+            for c in range(columns):
+                rows[kept, c] = rows[r, c]
+            kept += 1
+        left = kept
+    second = rows[1] if width > 1 else rows[width]
+    return _add_rows(kinds, pins, count, rows[0], second)
+
+
+@numba.njit(cache=True)
+def _save_carries(kinds, pins, count, rows, r, to):
+    """Rows ``r``, ``r + 1``, ``r + 2`` become ``to`` (sums) and ``to + 1`` (carries); to <= r."""
+    columns = rows.shape[1]
+    carry = -1
+    for c in range(columns):
+        x, y, z = rows[r, c], rows[r + 1, c], rows[r + 2, c]
+        if x < 0:  # the bits that are there come first
+            x, y, z = y, z, x
+        if x < 0:
+            x, y = y, x
+        if y < 0:
+            y, z = z, y
+        before = carry
+        carry = -1
+        if z >= 0:
+            x, carry = _full_adder(kinds, pins, count, x, y, z)
+        elif y >= 0:
+            x, carry = _half_adder(kinds, pins, count, x, y)
+        rows[to, c], rows[to + 1, c] = x, before
+
+
+@numba.njit(cache=True)
+def _add_rows(kinds, pins, count, x, y):
+    """The sum of two rows (-1 for a place without a bit), without the carry out."""
+    columns = x.size
+    out = np.empty(columns, np.int64)
+    for c in range(columns):
+        if x[c] < 0:
+            x[c], y[c] = y[c], x[c]
+    start = 0  # places of one bit from the lowest on need no adder
+    while start < columns and y[start] < 0 and x[start] >= 0:
+        out[start] = x[start]
+        start += 1
+    # The top place may be empty: then its bit is the carry out of the others.
+    end = columns if x[columns - 1] >= 0 else columns - 1
+    if end > start:
+        summed = _lookahead(kinds, pins, count, x[start:end], y[start:end], -1)
+        for c in range(start, columns):
+            out[c] = summed[c - start]
+    elif end < columns:
+        out[end] = _emit(kinds, pins, count, CONST0, -1, -1)
+    return out
 
 
 @numba.njit(cache=True)
@@ -271,7 +314,7 @@ def _barrel_shifter(kinds, pins, count, width):
     select = _inputs(kinds, pins, count, stages)
     for stage in range(stages):
         shift = 1 << stage
-        keep = _emit(kinds, pins, count, NOT, select[stage])
+        keep = _emit(kinds, pins, count, NOT, select[stage], -1)
         moved = np.empty(width, np.int64)
         for i in range(width):
             stay = _emit(kinds, pins, count, AND, bits[i], keep)
@@ -295,7 +338,7 @@ KINDS: dict[str, tuple[Callable[..., np.ndarray], Callable[[int], int], str]] = 
     "array_multiplier": (_array_multiplier, lambda n: 6 * n * n + 2 * n + 1, "a · b, row by row"),
     "wallace_multiplier": (
         _wallace_multiplier,
-        lambda n: 6 * n * n + 64 * n + 64,
+        lambda n: 6 * n * n + 96 * n + 64,
         "a · b, by a tree of carry-save adders",
     ),
     "barrel_shifter": (

@@ -5,6 +5,7 @@ netlist and its data pin D an output. Inverters and constants are nodes like gat
 """
 
 import functools
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -13,6 +14,10 @@ import numpy as np
 
 from gnn_dist.errors import InputError
 from gnn_dist.kernels import simulate
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = 60
+"""Names come from files: a message must not carry a whole one."""
 
 
 class Kind(IntEnum):
@@ -58,9 +63,12 @@ class Netlist:
     registers: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __post_init__(self) -> None:
-        assert self.indptr.dtype == np.int64 and self.fanin.dtype == np.int32
-        assert self.kinds.dtype == np.uint8 and self.indptr.size == self.kinds.size + 1
-        assert self.indptr[0] == 0 and self.indptr[-1] == self.fanin.size
+        assert self.indptr.dtype == np.int64
+        assert self.fanin.dtype == np.int32
+        assert self.kinds.dtype == np.uint8
+        assert self.indptr.size == self.kinds.size + 1
+        assert self.indptr[0] == 0
+        assert self.indptr[-1] == self.fanin.size
         assert bool((self.fanin < self.destinations()).all()), "fan-ins must come first"
         for array in (self.kinds, self.indptr, self.fanin, self.outputs, self.registers):
             array.flags.writeable = False
@@ -89,7 +97,7 @@ class Netlist:
             raise InputError(f"circuit {name}: has no nodes; give one with inputs and gates")
 
         def label(v: int) -> str:
-            return repr(names[v]) if names is not None else f"number {v}"
+            return _SHORT.repr(names[v]) if names is not None else f"number {v}"
 
         _check_fanin_counts(name, kinds, indptr, label)
         levels = simulate.hop_levels(indptr, fanin)
@@ -165,7 +173,8 @@ class NetlistBuilder:
     def _add(self, net: str, kind: Kind, fanin: list[str]) -> None:
         if net in self._ids:
             raise InputError(
-                f"circuit {self.name}: the net {net!r} is driven twice; give it one driver"
+                f"circuit {self.name}: the net {_SHORT.repr(net)} is driven twice; give it one "
+                "driver"
             )
         self._ids[net] = len(self._kinds)
         self._kinds.append(kind)
@@ -192,7 +201,10 @@ class NetlistBuilder:
         return net
 
     def build(self) -> Netlist:
-        """Raises ``InputError`` for a net that nothing drives and for what ``from_gates`` refuses."""
+        """The netlist of what was collected.
+
+        Raises ``InputError`` for a net that nothing drives, and for what ``from_gates`` refuses.
+        """
         ids, names = self._ids, list(self._ids)
         counts = np.fromiter(map(len, self._fanins), np.int64, len(self._fanins))
         indptr = np.zeros(counts.size + 1, np.int64)
@@ -203,15 +215,16 @@ class NetlistBuilder:
             [missing] = error.args
             reader = next(names[v] for v, nets in enumerate(self._fanins) if missing in nets)
             raise InputError(
-                f"circuit {self.name}: the gate {reader!r} reads the net {missing!r}, which is "
-                "not defined; define it as an input or as the output of a gate"
+                f"circuit {self.name}: the gate {_SHORT.repr(reader)} reads the net "
+                f"{_SHORT.repr(missing)}, which is not defined; define it as an input or as "
+                "the output of a gate"
             ) from None
         ends = [*self._outputs, *(d for _, d in self._registers)]
         for net in ends:
             if net not in ids:
                 raise InputError(
-                    f"circuit {self.name}: the output {net!r} is not defined; define it as an "
-                    "input or as the output of a gate"
+                    f"circuit {self.name}: the output {_SHORT.repr(net)} is not defined; define it "
+                    "as an input or as the output of a gate"
                 )
         return Netlist.from_gates(
             self.name,

@@ -39,12 +39,12 @@ def evaluate(kinds, indptr, fanin, values):
         if kind == INPUT:
             continue
         out = values[v]
-        if kind == CONST0 or kind == CONST1:
+        if kind in (CONST0, CONST1):
             out[:] = _ALL if kind == CONST1 else _ZERO
             continue
         lo, hi = indptr[v], indptr[v + 1]
         flip = _ZERO
-        if kind == NOT or kind == NAND or kind == NOR or kind == XNOR:
+        if kind in (NOT, NAND, NOR, XNOR):
             flip = _ALL
         a = values[fanin[lo]]
         if hi - lo == 1:
@@ -53,10 +53,10 @@ def evaluate(kinds, indptr, fanin, values):
             continue
         b = values[fanin[lo + 1]]
         early = flip if hi - lo == 2 else _ZERO
-        if kind == AND or kind == NAND:
+        if kind in (AND, NAND):
             for w in range(words):
                 out[w] = (a[w] & b[w]) ^ early
-        elif kind == OR or kind == NOR:
+        elif kind in (OR, NOR):
             for w in range(words):
                 out[w] = (a[w] | b[w]) ^ early
         else:
@@ -65,10 +65,10 @@ def evaluate(kinds, indptr, fanin, values):
         for k in range(lo + 2, hi):
             c = values[fanin[k]]
             late = flip if k == hi - 1 else _ZERO
-            if kind == AND or kind == NAND:
+            if kind in (AND, NAND):
                 for w in range(words):
                     out[w] = (out[w] & c[w]) ^ late
-            elif kind == OR or kind == NOR:
+            elif kind in (OR, NOR):
                 for w in range(words):
                     out[w] = (out[w] | c[w]) ^ late
             else:

@@ -1,0 +1,121 @@
+"""The data set ``files``: a graph from ``.npy`` files in a folder, or from one ``.npz``."""
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+from gnn_dist.datasets.checks import check_count
+
+from gnn_dist.errors import InputError
+from gnn_dist.graph import SPLITS, Graph
+
+
+def files(*, path: str, undirected: bool = False, num_classes: int | None = None) -> Graph:
+    """Your own graph: arrays in a folder of .npy files, or in one .npz.
+
+    ``src`` and ``dst`` (int[E] each) or ``edge_index`` (int[2, E]) are the edges. ``x`` is
+    float[N, F]; ``y`` holds classes (integers), or targets or multi-labels (floats). ``train``,
+    ``val`` and ``test`` hold node ids, or one boolean a node. Arrays named ``edge_...`` are edge
+    tensors with a row for each edge (``edge_weight`` becomes ``weight``); any other is a node
+    tensor. Arrays of a folder are opened as memory maps. Nothing is unpickled.
+
+    Args:
+        path: the folder or the .npz file.
+        undirected: add the opposite of every edge, with the same edge tensors.
+        num_classes: where some classes do not occur in ``y``; left out, the largest and 1.
+
+    Raises ``InputError`` for a file that is missing or damaged, and for arrays that do not fit
+    together.
+    """
+    if not isinstance(undirected, bool):
+        raise InputError(f"files.undirected: must be true or false, not {undirected!r}")
+    if num_classes is not None:
+        check_count("files.num_classes", num_classes, 1, None)
+    arrays = _read(Path(path))
+    src, dst = _edges(arrays, path)
+    splits = {name: arrays.pop(name) for name in SPLITS if name in arrays}
+    edge = {}
+    for name in [n for n in arrays if n.startswith("edge_")]:
+        edge[name.removeprefix("edge_")] = arrays.pop(name)
+    for name, array in edge.items():
+        if len(array) != src.size:
+            raise InputError(
+                f"files: edge_{name} has {len(array)} rows for {src.size} edges; give one a row"
+            )
+    if undirected:
+        src, dst = np.concatenate([src, dst]), np.concatenate([dst, src])
+        edge = {name: np.concatenate([array, array]) for name, array in edge.items()}
+    num_nodes = len(next(iter(arrays.values()))) if arrays else None
+    graph = Graph.from_edges(src, dst, num_nodes, node=arrays, edge=edge, splits=splits)
+    info: dict[str, object] = {"name": Path(path).stem}
+    y = graph.node.get("y")
+    if y is not None and y.dtype.kind in "iu" and y.ndim == 1:
+        largest = int(y.max())
+        if num_classes is not None and num_classes <= largest:
+            raise InputError(
+                f"files.num_classes: is {num_classes}, but y holds the class {largest}; classes "
+                "run from 0"
+            )
+        info["num_classes"] = num_classes or largest + 1
+    return Graph(
+        graph.indptr,
+        graph.indices,
+        graph.edge_ids,
+        graph.node,
+        graph.edge,
+        graph.splits,
+        info,
+    )
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    """Named arrays, none of them a scalar."""
+    arrays: dict[str, np.ndarray] = {}
+    try:
+        if path.is_dir():
+            for file in sorted(path.glob("*.npy")):
+                arrays[file.stem] = _open(file)
+        else:
+            if path.suffix != ".npz":
+                raise InputError(
+                    f"files.path: {path} is no .npz archive; give one, or a folder of .npy files"
+                )
+            archive = np.load(path, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise ValueError("it is a single array")
+            with archive:
+                arrays = {name: archive[name] for name in archive.files}
+    except FileNotFoundError:
+        raise InputError(f"files.path: there is no {path}; check the path") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
+        raise InputError(
+            f"files.path: {path} cannot be read as NumPy arrays: {error}; write it with np.save "
+            "or np.savez"
+        ) from None
+    if scalars := [name for name, array in arrays.items() if array.ndim == 0]:
+        raise InputError(f"files: {scalars[0]!r} is a single value; give an array with rows")
+    return arrays
+
+
+def _open(file: Path) -> np.ndarray:
+    return np.load(file, mmap_mode="r", allow_pickle=False)
+
+
+def _edges(arrays: dict[str, np.ndarray], path: str) -> tuple[np.ndarray, np.ndarray]:
+    if "edge_index" in arrays:
+        both = arrays.pop("edge_index")
+        if both.ndim != 2 or both.shape[0] != 2:
+            raise InputError(f"files: edge_index has shape {both.shape}; it must be [2, E]")
+        return both[0], both[1]
+    missing = [name for name in ("src", "dst") if name not in arrays]
+    if missing:
+        found = ", ".join(arrays) or "no arrays"
+        raise InputError(
+            f"files: {path} has no {missing[0]!r} (it has {found}); give src and dst, or edge_index"
+        )
+    src, dst = arrays.pop("src"), arrays.pop("dst")
+    if src.ndim != 1 or src.shape != dst.shape:
+        raise InputError(
+            f"files: src has shape {src.shape} and dst {dst.shape}; give two equally long arrays"
+        )
+    return src, dst
