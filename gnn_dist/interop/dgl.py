@@ -5,6 +5,7 @@ which setuptools no longer has; ``packaging`` is put in its place first.
 """
 
 import importlib.util
+import os
 import sys
 import types
 import warnings
@@ -21,6 +22,8 @@ def import_dgl() -> Any:
         raise InputError(f"dgl: is not installed; {_REMEDY}")
     try:
         _lend_packaging()
+        # else the first import prints a choice and writes it to the home folder
+        os.environ.setdefault("DGLBACKEND", "pytorch")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecations inside DGL that nobody here can act on
             import dgl

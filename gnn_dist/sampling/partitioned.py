@@ -9,7 +9,7 @@ import torch
 from gnn_dist.cluster import Exchange, Placement
 from gnn_dist.graph import index_dtype
 from gnn_dist.kernels import stitch as kernels
-from gnn_dist.sampling.topology import Neighbours, PartRows, edge_tensor
+from gnn_dist.sampling.topology import Neighbours, PartRows, check_weights, edge_tensor
 from gnn_dist.sampling.wire import Layout, pack, unpack
 from gnn_dist.storage import PartitionedGraph
 
@@ -86,11 +86,12 @@ class PartitionedTopology:
         edge_ids: bool = False,
         edge: Sequence[str] = (),
     ) -> Neighbours:
-        # before any collective: a name that does not exist must fail on every rank alike
+        # before any collective: what cannot be used must fail on every rank alike
         for name in edge:
             edge_tensor(self._graph.schema.edge, name)
         if weights is not None:
-            edge_tensor(self._graph.schema.edge, weights, "sampler.weights")
+            spec = edge_tensor(self._graph.schema.edge, weights, "sampler.weights")
+            check_weights(weights, spec.shape)
         request = _Request(fanout, key, replace, weights, edge_ids, tuple(edge))
         nodes = np.ascontiguousarray(nodes, np.int64)
         if not self.collective:

@@ -1,8 +1,9 @@
 """``Topology``: sampled or full in-neighbours of these nodes, wherever their rows are stored."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from gnn_dist.errors import InputError
 from gnn_dist.kernels import sample, sample_weighted
 from gnn_dist.kernels.gather import gather
 from gnn_dist.storage import Part
+
+T = TypeVar("T")
 
 ALL = sample.ALL
 """The fan-out that takes every in-neighbour."""
@@ -140,25 +143,30 @@ class PartRows:
         """The weights as float32[e] or float64[e]; other dtypes are converted once."""
         if name not in self._weights:
             values = edge_tensor(self.part.edge, name, "sampler.weights")
-            if values.ndim != 1 and values.size != len(values):
-                raise InputError(
-                    f"sampler.weights: edge tensor {name!r} has shape {values.shape}; "
-                    "give one number an edge"
-                )
-            dtype = np.float64 if values.dtype.kind in "iu" else values.dtype
-            dtype = np.float32 if dtype in (np.float16, np.bool_) else dtype
+            check_weights(name, values.shape[1:])
+            if values.dtype.kind in "iu":
+                dtype: type = np.float64
+            else:
+                dtype = np.float64 if values.dtype == np.float64 else np.float32
             self._weights[name] = np.ascontiguousarray(values.reshape(-1), dtype)
         return self._weights[name]
 
 
-def edge_tensor(
-    tensors: Mapping[str, np.ndarray], name: str, key: str = "sampler.edge"
-) -> np.ndarray:
-    """The edge tensor ``name``, or an ``InputError`` that lists the ones there are."""
+def edge_tensor(tensors: Mapping[str, T], name: str, key: str = "sampler.edge") -> T:
+    """``tensors[name]``, or an ``InputError`` that lists the edge tensors there are."""
     if name not in tensors:
         names = ", ".join(tensors) or "no edge tensor"
         raise InputError(f"{key}: the graph has no edge tensor {name!r}; it has {names}")
     return tensors[name]
+
+
+def check_weights(name: str, shape: Sequence[int]) -> None:
+    """Raise ``InputError`` unless a row of the edge tensor is one number."""
+    if math.prod(shape) != 1:
+        raise InputError(
+            f"sampler.weights: a row of edge tensor {name!r} has shape {tuple(shape)}; "
+            "give one number an edge"
+        )
 
 
 class LocalTopology:
