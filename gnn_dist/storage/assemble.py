@@ -74,6 +74,13 @@ def check_assignment(assignment: np.ndarray, num_nodes: int, num_parts: int) -> 
     return assignment
 
 
+def halo_of(indices: np.ndarray, first: int, last: int, num_nodes: int) -> np.ndarray:
+    """The distinct ``indices`` outside ``first .. last - 1``, ascending, of the same dtype."""
+    mark = np.zeros(num_nodes, np.bool_)
+    kernels.mark_halo(indices, first, last, mark)
+    return np.flatnonzero(mark).astype(indices.dtype)
+
+
 def schema_of(graph: Graph) -> Schema:
     """What the tensors of a graph in memory are; float16 is a way to store float32."""
 
@@ -129,8 +136,6 @@ class _Cut:
         kernels.part_edges(
             graph.indptr, graph.indices, given_ids, rows, self.global_of, indptr, indices, edge_ids
         )
-        mark = np.zeros(graph.num_nodes, np.bool_)
-        kernels.mark_halo(indices, first, last, mark)
         return Part(
             index=index,
             first=first,
@@ -141,5 +146,5 @@ class _Cut:
             node=TakenRows(graph.node, rows),
             edge=TakenRows(graph.edge, edge_ids),
             splits=splits_of(self.splits, first, last),
-            halo=np.flatnonzero(mark).astype(indices.dtype),
+            halo=halo_of(indices, first, last, graph.num_nodes),
         )

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from gnn_dist.errors import InputError
+from gnn_dist.storage.assemble import halo_of
 from gnn_dist.storage.files import file_entry
-from gnn_dist.storage.layout import Part, PartitionedGraph
+from gnn_dist.storage.layout import PartitionedGraph
 from gnn_dist.storage.manifest import Manifest
 
 AGAIN = "write the partition again with gnn-dist partition"
@@ -50,12 +51,8 @@ def verify_contents(graph: PartitionedGraph) -> None:
         added = int(np.count_nonzero(seen)) - before
         _check(name + "edge_ids", added == part.num_edges, "an edge is there twice")
         _check(name + "original_ids", _ascends(part.original_ids), "ids do not ascend")
-        _check(name + "halo", np.array_equal(part.halo, _halo(part)), "it is not the halo")
-
-
-def _halo(part: Part) -> np.ndarray:
-    sources = np.unique(part.indices)
-    return sources[(sources < part.first) | (sources >= part.last)]
+        halo = halo_of(part.indices, part.first, part.last, num_nodes)
+        _check(name + "halo", np.array_equal(part.halo, halo), "it is not the halo")
 
 
 def _all_below(ids: np.ndarray, limit: int) -> bool:
