@@ -1,6 +1,7 @@
 """The command line: ``gnn-dist COMMAND``; a mistake of the user is one sentence and exit code 2."""
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -19,27 +20,35 @@ _DOTTED = re.compile(r"--\w+(\.\w+)+")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is 0, 1 (the run failed), 2 (bad input) or 130 (Ctrl-C)."""
-    parser = build_parser()
-    plain, dotted = _take_dotted(sys.argv[1:] if argv is None else argv, parser)
-    arguments = parser.parse_args(plain)
-    if dotted and arguments.command not in JOBS:
-        parser.error(f"{arguments.command} takes no configuration; remove --{next(iter(dotted))}")
+    command = "gnn-dist"
     try:
-        arguments.overrides = {**_given_flags(arguments), **dotted}
+        arguments = _parse(sys.argv[1:] if argv is None else argv)
+        command = f"gnn-dist {arguments.command}"
         COMMANDS[arguments.command](arguments)
     except InputError as error:
-        print(f"gnn-dist {arguments.command}: {error}", file=sys.stderr)
+        print(f"{command}: {error}", file=sys.stderr)
         return 2
     except WorkerError as error:
-        print(f"gnn-dist {arguments.command}: {error}", file=sys.stderr)
+        print(f"{command}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\nstopped; the last checkpoint is kept", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output went away, as in `gnn-dist ... | head`
-        sys.stderr.close()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The arguments of a command, with ``overrides``: dotted key of the configuration → value."""
+    parser = build_parser()
+    plain, dotted = _take_dotted(argv, parser)
+    arguments = parser.parse_args(plain)
+    if dotted and arguments.command not in JOBS:
+        parser.error(f"{arguments.command} takes no configuration; remove --{next(iter(dotted))}")
+    arguments.overrides = {**_given_flags(arguments), **dotted}
+    return arguments
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -1,0 +1,173 @@
+"""What happens when things break: real Ray workers, real signals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from gnn_dist.training import checkpoints
+
+TESTS = Path(__file__).parents[1]
+
+
+def command(folder: Path, output: str, **changes: str) -> list[str]:
+    values = {
+        "dataset.name": "sbm",
+        "dataset.args": "{num_nodes: 3000, num_classes: 4}",
+        "sampler.fanouts": "4,4",
+        "model.name": "support.faulty.Faulty",
+        "model.args.hidden": "16",
+        "model.args.fault": "none",
+        "model.args.flag": str(folder / f"{output}-flag"),
+        "model.args.step": "8",
+        "train.batch_size": "200",
+        "train.epochs": "3",
+        "train.checkpoint_every": "3",
+        "train.baselines": "false",
+        "cluster.workers": "2",
+        "output": output,
+    }
+    values.update({k.replace("__", "."): v for k, v in changes.items()})
+    return [sys.executable, "-m", "gnn_dist", "train", *(f"--{k}={v}" for k, v in values.items())]
+
+
+def environment() -> dict[str, str]:
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+
+
+def train(folder: Path, output: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(folder, output, **changes),
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+def final_weights(run: Path) -> dict[str, torch.Tensor]:
+    newest = checkpoints.newest(run / "checkpoints")
+    assert newest is not None
+    return newest.load()["model"]
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    a, b = final_weights(one), final_weights(other)
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """An uninterrupted run on two workers."""
+    folder = tmp_path_factory.mktemp("faults")
+    done = train(folder, "whole")
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_a_killed_worker_costs_no_bit(whole):
+    done = train(whole, "killed", model__args__fault="kill")
+    assert done.returncode == 0, done.stderr
+    assert (whole / "killed-flag").exists()
+    assert_same_weights(whole / "killed", whole / "whole")
+    epochs = json.loads((whole / "killed" / "metrics.json").read_text())["epochs"]
+    assert [record["epoch"] for record in epochs] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("fault", ["stop", "hang"])
+def test_a_rank_that_stops_answering_is_named_within_the_limit(whole, fault):
+    start = time.monotonic()
+    done = train(
+        whole, fault, model__args__fault=fault, cluster__timeout="6", cluster__max_failures="0"
+    )
+    assert time.monotonic() - start < 120
+    assert done.returncode == 1
+    assert "rank 1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_error_of_the_model_reaches_the_user_as_itself(whole):
+    done = train(whole, "raised", model__args__fault="raise")
+    assert done.returncode == 1
+    assert "the model met an error of its own" in done.stderr
+    assert "support/faulty.py" in done.stderr, "a person debugging a model needs the place"
+
+
+def test_the_driver_killed_goes_on_with_resume(whole):
+    process = subprocess.Popen(
+        command(whole, "driver"), cwd=whole, env=environment(), start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_for_step(whole / "driver", 3, process)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.wait(20)
+    assert_gone(children)
+    done = subprocess.run(
+        [sys.executable, "-m", "gnn_dist", "train", "--resume", "driver"],
+        cwd=whole, env=environment(), capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert_same_weights(whole / "driver", whole / "whole")
+
+
+def test_ctrl_c_stops_cleanly_and_keeps_the_checkpoint(whole):
+    before = set(Path(tempfile.gettempdir()).glob("gnn-dist-*"))
+    process = subprocess.Popen(
+        command(whole, "interrupted"), cwd=whole, env=environment(), start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_for_step(whole / "interrupted", 3, process)
+    children = psutil.Process(process.pid).children(recursive=True)
+    os.kill(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert "checkpoint is kept" in said
+    assert checkpoints.newest(whole / "interrupted" / "checkpoints") is not None
+    assert_gone(children)
+    assert set(Path(tempfile.gettempdir()).glob("gnn-dist-*")) == before
+    assert not list((whole / "interrupted").rglob("*.tmp"))
+
+
+def test_another_number_of_workers_goes_on_with_the_same_batches(whole):
+    done = train(whole, "fewer", train__max_steps="5")
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run(
+        [sys.executable, "-m", "gnn_dist", "train", "--resume", "fewer",
+         "--cluster.workers", "0", "--train.max_steps", "null"],
+        cwd=whole, env=environment(), capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    a, b = final_weights(whole / "fewer"), final_weights(whole / "whole")
+    for name in a:
+        assert torch.allclose(a[name], b[name], rtol=1e-3, atol=1e-4), name
+
+
+def wait_for_step(run: Path, step: int, process: subprocess.Popen) -> None:
+    """Until a checkpoint of ``step`` or later is there."""
+    end = time.monotonic() + 180
+    while time.monotonic() < end:
+        newest = checkpoints.newest(run / "checkpoints")
+        if newest is not None and newest.position.step >= step:
+            return
+        assert process.poll() is None, "the run ended before it was interrupted"
+        time.sleep(0.02)
+    raise AssertionError("no checkpoint came")
+
+
+def assert_gone(processes: list[psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(processes, timeout=40)
+    assert not alive, [p.cmdline() for p in alive if p.is_running()]
