@@ -82,15 +82,19 @@ def lowest_bit(typingctx, value):
 
 
 def _expansions() -> np.ndarray:
-    """int32[256 * 8]: in mask ``m`` lane ``l`` takes value number popcount(m & ((1 << l) - 1))."""
-    table = np.zeros((256, _WIDTH), np.int32)
+    """int32[256 * 8]: in mask ``m`` lane ``l`` takes value number popcount(m & ((1 << l) - 1)).
+
+    The sign is set where the lane is in the mask: a permutation reads the low three bits alone, a
+    blend the sign alone.
+    """
+    table = np.zeros((256, _WIDTH), np.uint32)
     for mask in range(256):
         taken = 0
         for lane in range(_WIDTH):
             if mask >> lane & 1:
-                table[mask, lane] = taken
+                table[mask, lane] = taken | 0x80000000
                 taken += 1
-    return table.reshape(-1)
+    return table.view(np.int32).reshape(-1)
 
 
 EXPANSIONS = _expansions()
@@ -113,10 +117,13 @@ def _expand_permuted(typingctx, values, index, mask, table):
             "llvm.x86.avx2.permps",
         )
         spread = builder.call(permute, [packed, order])
-        kept = builder.bitcast(
-            builder.trunc(mask, ir.IntType(8)), ir.VectorType(ir.IntType(1), _WIDTH)
+        blend = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(_VECTOR, [_VECTOR] * 3),
+            "llvm.x86.avx.blendv.ps.256",
         )
-        return builder.select(kept, spread, ir.Constant(_VECTOR, [0.0] * _WIDTH))
+        kept = builder.bitcast(order, _VECTOR)
+        return builder.call(blend, [ir.Constant(_VECTOR, [0.0] * _WIDTH), spread, kept])
 
     return LANES(values, types.intp, types.uint32, table), codegen
 

@@ -41,12 +41,17 @@ class Unit:
         return self.indices.size
 
 
-def induce(topology: Topology, core: np.ndarray, hops: int = 0) -> Unit:
+def induce(
+    topology: Topology, core: np.ndarray, hops: int = 0, rest: np.ndarray | None = None
+) -> Unit:
     """The unit of ``core`` (int64[k], global ids, distinct) with a halo of ``hops`` in-hops.
 
-    Core nodes have all their in-edges that begin within the unit; with ``hops >= 1`` that is all.
+    ``rest`` are nodes that belong to the unit without being seeds (disjoint from ``core``); the
+    halo is around both. Nodes have all their in-edges that begin within the unit; with
+    ``hops >= 1`` those of core and rest are all there.
     """
-    layers, known = [core], np.sort(core)
+    inner = core if rest is None else np.concatenate((core, rest))
+    layers, known = [inner], np.sort(inner)
     for _ in range(hops):
         sources = np.unique(topology.sample(layers[-1], ALL, 0).indices).astype(np.int64)
         fresh = sources[~_within(known, sources)]

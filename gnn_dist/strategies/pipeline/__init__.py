@@ -1,0 +1,28 @@
+"""Layer-wise pipelining of deep models: schedules, their simulation, their execution."""
+
+from gnn_dist.strategies.pipeline.executor import PipelineExecutor
+from gnn_dist.strategies.pipeline.generators import SCHEDULES, generate
+from gnn_dist.strategies.pipeline.plan import Candidate, Profile, candidates, plan
+from gnn_dist.strategies.pipeline.schedule import Action, Schedule, check
+from gnn_dist.strategies.pipeline.settings import PipelineSettings
+from gnn_dist.strategies.pipeline.simulate import Costs, Timeline, simulate
+from gnn_dist.strategies.pipeline.strategy import PipelineStrategy, build
+
+__all__ = [
+    "SCHEDULES",
+    "Action",
+    "Candidate",
+    "Costs",
+    "PipelineExecutor",
+    "PipelineSettings",
+    "PipelineStrategy",
+    "Profile",
+    "Schedule",
+    "Timeline",
+    "build",
+    "candidates",
+    "check",
+    "generate",
+    "plan",
+    "simulate",
+]

@@ -1,0 +1,99 @@
+"""What the layers of a deep model cost on this rank, measured on a few micro-batches."""
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from gnn_dist.nn.deep import DeepGNN
+from gnn_dist.strategies.pipeline.balance import LayerTime
+from gnn_dist.strategies.pipeline.plan import Profile
+from gnn_dist.strategies.pipeline.stages import DeepMicro, DeepPipelineStage
+
+_LAYERS = 4  # measured at once
+_BATCHES = 4
+
+
+def measure(
+    model: DeepGNN,
+    micros: Sequence[DeepMicro],
+    loss: Callable[[Tensor, Tensor], Tensor],
+    *,
+    latency: float = 1e-4,
+    bandwidth: float = 2e9,
+) -> Profile:
+    """A profile of all layers for all micro-batches, from ``a N + b E + c`` fitted on a few.
+
+    All layers have one shape, so a few are measured for all. Leaves gradients as they were.
+    """
+    config = model.config
+    spread = sorted(micros, key=lambda m: m.num_nodes)
+    step = max(1, len(spread) // _BATCHES)
+    sample = spread[::step][-_BATCHES:]
+    count = min(_LAYERS, config.layers)
+    times = [_time(model, micro, count, loss) for micro in (sample[-1], *sample)][1:]
+    nodes, edges = [m.num_nodes for m in sample], [m.num_edges for m in sample]
+    forward, inputs, weights = (
+        LayerTime.fit(nodes, edges, [max(t[k], 1e-9) / count for t in times]) for k in range(3)
+    )
+    element = model.stack.gain.element_size()
+    boundary = [float(element * _size(model, m)) for m in micros]
+    kept = _kept_bytes(model, element)
+
+    def grid(cost: Callable[[float, float], float]) -> list[list[float]]:
+        row = [cost(m.num_nodes, m.num_edges) for m in micros]
+        return [row] * config.layers
+
+    return Profile(
+        grid(forward),
+        grid(inputs),
+        grid(weights),
+        grid(lambda n, _: kept * n),
+        boundary,
+        latency,
+        bandwidth,
+    )
+
+
+def _size(model: DeepGNN, micro: DeepMicro) -> int:
+    a, b, c = model.boundary_shape(micro.num_nodes)
+    return a * b * c
+
+
+def _kept_bytes(model: DeepGNN, element: int) -> float:
+    """Bytes a node that one block keeps for its backward pass."""
+    config = model.config
+    if config.mode == "reversible":
+        return 0.0
+    shrink = {None: 1.0, "bf16": 2 / element, "int8": 1.1 / element}[config.compression]
+    state = config.width * element * shrink
+    if config.mode == "checkpoint":
+        return state
+    packed = config.groups * (config.kept * element + config.group_width / 8)
+    if config.packed:
+        return state + packed
+    return state + packed + config.groups * config.columns * element * shrink
+
+
+def _time(
+    model: DeepGNN, micro: DeepMicro, count: int, loss: Callable[[Tensor, Tensor], Tensor]
+) -> tuple[float, float, float]:
+    """Seconds of forward, input gradients and weight gradients of ``count`` blocks."""
+    saved = [p.grad for p in model.parameters()]
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    stage = DeepPipelineStage(model, 0, count, loss)
+    # from a state on the grid, as blocks in the middle have it
+    value = torch.zeros(stage.input_shape(micro), dtype=stage.dtype).requires_grad_()
+    start = time.perf_counter()
+    out = model.blocks(value, micro.topology, 0, count)
+    kept = model.stack.last_inner
+    after_forward = time.perf_counter()
+    rest = stage.backward_input(value, out, torch.ones_like(out), kept)
+    after_input = time.perf_counter()
+    rest()
+    end = time.perf_counter()
+    for p, grad in zip(model.parameters(), saved, strict=True):
+        p.grad = grad
+    return after_forward - start, after_input - after_forward, end - after_input

@@ -1,0 +1,311 @@
+"""Pipeline parallelism: layers dealt to ranks, micro-batches of sub-graphs flow through.
+
+Every rank holds all weights (they are small beside activations) and computes the stages that the
+schedule gives it; gradients of all stages are summed over the ranks, so that every rank takes the
+same optimiser step and a new cut of the layers moves nothing.
+"""
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnn_dist.batch import BatchIndex
+from gnn_dist.cluster import World
+from gnn_dist.config import Config
+from gnn_dist.errors import InputError
+from gnn_dist.features import FeatureStore
+from gnn_dist.nn import Task, build_model
+from gnn_dist.nn.deep import DeepGNN
+from gnn_dist.sampling import PartitionedTopology
+from gnn_dist.storage import PartitionedGraph
+from gnn_dist.strategies.base import StepReport
+from gnn_dist.strategies.data import INPUTS, build_task, width_of
+from gnn_dist.strategies.gradients import GradientBuffer
+from gnn_dist.strategies.pipeline.balance import partition, worth_replanning
+from gnn_dist.strategies.pipeline.batches import SubgraphBatches, SubgraphSettings
+from gnn_dist.strategies.pipeline.bubbles import Ahead, Bubbles
+from gnn_dist.strategies.pipeline.executor import PipelineExecutor, Step
+from gnn_dist.strategies.pipeline.generators import generate
+from gnn_dist.strategies.pipeline.link import GroupLink, Link, NoLink
+from gnn_dist.strategies.pipeline.plan import Candidate, candidates
+from gnn_dist.strategies.pipeline.profile import measure
+from gnn_dist.strategies.pipeline.schedule import Schedule
+from gnn_dist.strategies.pipeline.settings import PipelineSettings
+from gnn_dist.strategies.pipeline.stages import DeepMicro, DeepPipelineStage
+
+_WATCHED = 4  # steps whose busy times decide on a new cut
+
+
+@dataclass(slots=True)
+class PipelineBatch:
+    """A global batch on this rank: all its micro-batches, and how long they took to build."""
+
+    micros: list[DeepMicro]
+    seeds: int
+    seconds: float
+
+
+class PipelineStrategy:
+    """Computes a global batch of m micro-batches over the stages of all ranks.
+
+    Args:
+        batches: what the micro-batches are.
+        schedule: a fixed table, or None to choose by measurement at the first batch.
+    """
+
+    name = "pipeline"
+
+    def __init__(
+        self,
+        model: DeepGNN,
+        task: Task,
+        batches: SubgraphBatches,
+        features: FeatureStore,
+        world: World,
+        settings: PipelineSettings,
+        schedule: Schedule | None = None,
+    ) -> None:
+        self.model = model
+        self.candidates: list[Candidate] = []
+        self.bounds: list[int] | None = None
+        self.last_step: Step | None = None
+        self._task, self._batches, self._features = task, batches, features
+        self._world, self._settings, self._table = world, settings, schedule
+        self._chosen: tuple[str, int] | None = None
+        self._link: Link = GroupLink(world) if world.size > 1 else NoLink()
+        self._bubbles = Bubbles()
+        self._gradients = GradientBuffer(model.parameters())
+        self._busy: list[np.ndarray] = []
+
+    def num_batches(self) -> int:
+        return self._batches.num_batches
+
+    def shares(
+        self, epoch: int, first: int, stop: int
+    ) -> Iterator[tuple[BatchIndex, PipelineBatch]]:
+        plans = self._batches.epoch(epoch)[:stop]
+        ahead: Ahead | None = None
+        try:
+            for number in range(first, len(plans)):
+                index = BatchIndex(epoch, number)
+                start = time.perf_counter()
+                jobs = ahead or Ahead(self._jobs(index, plans[number]), self._bubbles)
+                micros = jobs.results()
+                seconds = time.perf_counter() - start
+                ahead = None
+                if number + 1 < len(plans):
+                    after = BatchIndex(epoch, number + 1)
+                    ahead = Ahead(self._jobs(after, plans[number + 1]), self._bubbles)
+                yield index, PipelineBatch(micros, sum(p.seeds for p in plans[number]), seconds)
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+
+    def _jobs(self, index: BatchIndex, plans: Sequence[Any]) -> list[Any]:
+        seeds = sum(p.seeds for p in plans)
+        # before the first plan any rank may get any stage
+        ends = self._ends()
+        return [
+            lambda p=p: self._batches.build(
+                p, index, seeds, self.model, inputs=ends[0], targets=ends[1]
+            )
+            for p in plans
+        ]
+
+    def _ends(self) -> tuple[bool, bool]:
+        """Whether this rank reads features, and targets; all do where the stages may change."""
+        fixed = self._chosen is not None and self._chosen[0] != "chimera"
+        if self._world.size == 1 or self.bounds is None or not fixed:
+            return True, True
+        return self._world.rank == 0, self._world.rank == self._world.size - 1
+
+    def backward(self, share: PipelineBatch) -> StepReport:
+        start = time.perf_counter()
+        self.model.train()
+        executor = self._executor(share)
+        self._gradients.zero()
+        step = self.last_step = executor.run(share.micros)
+        self._gradients.scalars[0] = step.loss
+        computed = time.perf_counter()
+        self._gradients.sum_over(self._world.gradients)
+        self._watch(step)
+        return StepReport(
+            loss=float(self._gradients.scalars[0]),
+            seeds=share.seeds,
+            seconds={
+                "sample": share.seconds,
+                "fetch": 0.0,
+                "wait": step.waited,
+                "compute": computed - start - step.waited,
+                "synchronise": time.perf_counter() - computed,
+            },
+        )
+
+    def _executor(self, share: PipelineBatch) -> PipelineExecutor[DeepMicro]:
+        schedule = self._schedule(share)
+        assert self.bounds is not None
+        stages = {
+            s: DeepPipelineStage(
+                self.model, self.bounds[s], self.bounds[s + 1], self._task.loss_sum
+            )
+            for s in schedule.stages_of(self._world.rank)
+        }
+        return PipelineExecutor(schedule, stages, self._link, self._bubbles)
+
+    def _schedule(self, share: PipelineBatch) -> Schedule:
+        micro = len(share.micros)
+        if self._table is not None:
+            if self._table.num_micro != micro or self._table.num_ranks != self._world.size:
+                raise InputError(
+                    f"config pipeline.table: is made for {self._table.num_ranks} ranks and "
+                    f"{self._table.num_micro} micro-batches; this batch has {micro} on "
+                    f"{self._world.size} ranks"
+                )
+            schedule = self._table
+        else:
+            if self._chosen is None:
+                self._choose(share)
+            assert self._chosen is not None
+            schedule = generate(self._chosen[0], self._world.size, micro, self._chosen[1])
+        stages = schedule.num_stages
+        if self.bounds is None or len(self.bounds) != stages + 1:
+            self.bounds = partition([1.0] * self.model.config.layers, stages)
+        return schedule
+
+    def _choose(self, share: PipelineBatch) -> None:
+        """The configured schedule, or the fastest of all by a measured profile. Collective."""
+        settings, size = self._settings, self._world.size
+        if settings.schedule != "auto" or size == 1:
+            name = "1f1b" if settings.schedule == "auto" else settings.schedule
+            self._chosen = (name, settings.chunks if name == "interleaved" else 1)
+            return
+        choice: tuple[str, int, list[int]] | None = None
+        if self._world.rank == 0:
+            profile = measure(self.model, share.micros, self._task.loss_sum)
+            limit = float("inf") if settings.memory_mib is None else settings.memory_mib * 2**20
+            self.candidates = candidates(profile, size, memory_limit=limit)
+            best = self.candidates[0]
+            choice = (best.name, (len(best.bounds) - 1) // size, list(best.bounds))
+        choice = self._world.control.all_gather_object(choice)[0]
+        assert choice is not None
+        self._chosen = (choice[0].split("-")[0] if choice[1] > 1 else choice[0], choice[1])
+        self.bounds = choice[2]
+
+    def _watch(self, step: Step) -> None:
+        """Cut the layers anew where the measured times of the ranks differ. Collective."""
+        if self._world.size == 1 or not self._settings.replan or self.bounds is None:
+            return
+        seconds = np.zeros(len(self.bounds) - 1)
+        for span in step.spans:
+            seconds[span.action.stage] += span.end - span.start
+        self._busy.append(seconds)
+        if len(self._busy) < _WATCHED:
+            return
+        mine = np.median(self._busy, axis=0)
+        self._busy.clear()
+        every = np.array(self._world.control.all_gather_object(mine.tolist()))
+        if worth_replanning(every.sum(axis=1)):
+            self.bounds = rebalance(self.bounds, every.sum(axis=0).tolist())
+
+    @torch.no_grad()
+    def predict(self, split: str) -> tuple[Tensor, Tensor, Tensor] | None:
+        self.model.eval()
+        shares = self._batches.whole(split, self._world.size)
+        mine = shares[self._world.rank]
+        width = self._task.out_features
+        parts: list[tuple[Tensor, Tensor, Tensor]] = []
+        nobody = np.zeros(0, np.int64)
+        turns = max(len(s) for s in shares) if self._batches.collective else len(mine)
+        for k in range(turns):
+            core, rest = mine[k] if k < len(mine) else (nobody, nobody)
+            micro = self._batches.evaluate(core, rest, self.model)
+            if core.size:
+                batch = micro.batch
+                assert batch.x is not None
+                assert batch.blocks[0].ids is not None
+                assert micro.target is not None
+                output = self._task.predict(self.model(batch.x, batch.blocks))
+                parts.append((batch.blocks[0].ids[: core.size], output, micro.target))
+        if parts:
+            share = [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
+        else:
+            share = [
+                torch.zeros(0, dtype=torch.int64),
+                torch.zeros(0, width, dtype=self.model.stack.gain.dtype),
+                self._features.fetch(self._batches.target, nobody),
+            ]
+        gathered = [self._world.control.all_gather(tensor) for tensor in share]
+        if self._world.rank != 0:
+            return None
+        ids, outputs, targets = (torch.cat(tensors) for tensors in gathered)
+        order = torch.argsort(ids)
+        return ids[order], outputs[order], targets[order]
+
+    def communication(self) -> dict[str, Any]:
+        gather = self._world.control.all_gather_object
+        sent = self._link.bytes_sent if isinstance(self._link, GroupLink) else 0
+        messages = self._link.messages if isinstance(self._link, GroupLink) else 0
+        return {
+            "pipeline_bytes": sum(gather(sent)),
+            "pipeline_messages": sum(gather(messages)),
+            "gradient_bytes": sum(gather(self._world.gradients.traffic.bytes_sent)),
+            "sampling_bytes": sum(gather(self._world.sampling.traffic.bytes_sent)),
+        }
+
+
+def rebalance(bounds: Sequence[int], seconds: Sequence[float]) -> list[int]:
+    """A new cut from the measured seconds of each stage, each layer of a stage taken alike."""
+    layers: list[float] = []
+    for (a, b), t in zip(itertools.pairwise(bounds), seconds, strict=True):
+        layers += [t / (b - a)] * (b - a)
+    return partition(layers, len(bounds) - 1)
+
+
+def build(job: Config, world: World, graph: PartitionedGraph) -> PipelineStrategy:
+    """The pipeline strategy of a job on this rank. Collective."""
+    settings: PipelineSettings = getattr(job, "pipeline", None) or PipelineSettings()
+    subgraphs = SubgraphSettings.of(job.sampler)
+    task = build_task(job, graph)
+    model = build_model(
+        job.model.name,
+        job.model.args,
+        in_features=width_of(graph, INPUTS),
+        out_features=task.out_features,
+        num_layers=len(job.sampler.fanouts),
+        seed=job.seed,
+    )
+    if not isinstance(model, DeepGNN):
+        raise InputError(
+            f"config model.name: {job.model.name!r} cannot be cut into stages; the strategy "
+            "pipeline runs the model deep"
+        )
+    if world.device.type != "cpu":
+        raise InputError(
+            f"config cluster.device: the strategy pipeline runs on cpu, not on {world.device.type}"
+        )
+    if job.train.precision == "bfloat16":
+        raise InputError(
+            "config train.precision: bfloat16 cannot hold a residual stream on a grid; use float32"
+        )
+    model = model.to(torch.float64 if job.train.precision == "float64" else torch.float32)
+    placement = world.placement(graph.num_parts, job.cluster.placement)
+    features = FeatureStore(graph, placement, world.features)
+    topology = PartitionedTopology(graph, placement, world.sampling)
+    batches = SubgraphBatches(
+        graph, topology, features, job.sampler.name, subgraphs, job.seed, job.task.target, INPUTS
+    )
+    table = None
+    if settings.table is not None:
+        try:
+            table = Schedule.from_json(settings.table.read_text())
+        except OSError as error:
+            raise InputError(
+                f"config pipeline.table: cannot read {str(settings.table)!r} ({error.strerror})"
+            ) from error
+    return PipelineStrategy(model, task, batches, features, world, settings, table)

@@ -1,0 +1,220 @@
+"""The strategy on real ranks: the same gradients, losses and predictions however it is computed."""
+
+import numpy as np
+import pytest
+import torch
+from gnn_dist.datasets.circuits import generated_circuits
+from support.ranks import run_ranks
+
+from gnn_dist.cluster import World
+from gnn_dist.config import Config
+from gnn_dist.errors import InputError
+from gnn_dist.storage import PartitionedGraph, assemble
+from gnn_dist.strategies.pipeline import PipelineSettings, PipelineStrategy, build
+from gnn_dist.strategies.pipeline import strategy as module
+from gnn_dist.strategies.pipeline.strategy import rebalance
+
+
+def _graph(parts: int = 1) -> PartitionedGraph:
+    graph = generated_circuits(
+        kinds=["ripple_adder", "array_multiplier"],
+        widths=[2, 3, 4, 5],
+        split={"train": [2, 3, 4], "test": [5]},
+        targets=["relative_slack"],
+        patterns=64,
+    )
+    if parts == 1:
+        return PartitionedGraph.from_graph(graph)
+    assignment = np.arange(graph.num_nodes) * parts // graph.num_nodes
+    return assemble(graph, assignment.astype(np.int32), parts)
+
+
+def _job(precision="float64", sampler="circuits", placement="auto", model=None, **args) -> Config:
+    return Config.model_validate(
+        {
+            "dataset": {"name": "generated_circuits"},
+            "sampler": {"name": sampler, "args": {"micro_batches": 4, "max_nodes": 150, **args}},
+            "model": {
+                "name": "gnn_dist.nn.deep.DeepGNN",
+                "args": {"width": 16, "layers": 8, **(model or {})},
+            },
+            "task": {"kind": "regression"},
+            "train": {"strategy": "pipeline", "precision": precision},
+            "cluster": {"placement": placement},
+        }
+    )
+
+
+def _one_batch(world: World, job: Config, settings: PipelineSettings, parts: int = 1):
+    strategy = build(job, world, _graph(parts))
+    strategy._settings = settings
+    _, share = next(iter(strategy.shares(0, 0, 1)))
+    report = strategy.backward(share)
+    grads = [p.grad.clone() for p in strategy.model.parameters()]
+    predicted = strategy.predict("test")
+    return report.loss, report.seeds, grads, predicted, strategy.communication()
+
+
+def _alone(job: Config, parts: int = 1):
+    """One process that adds up the gradients of the micro-batches, without the executor."""
+    strategy = build(job, World.local(), _graph(parts))
+    _, share = next(iter(strategy.shares(0, 0, 1)))
+    strategy.model.zero_grad(set_to_none=True)
+    total = 0.0
+    for micro in share.micros:
+        output = strategy.model(micro.batch.x, micro.batch.blocks)
+        loss = strategy._task.loss_sum(output, micro.target) / share.seeds
+        loss.backward()
+        total += float(loss.detach())
+    return total, share.seeds, [p.grad for p in strategy.model.parameters()]
+
+
+SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb-h1", "chimera"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_gradients_of_the_deep_model_are_those_of_one_process(ranks):
+    job = _job("float32", model={"dropout": 0.1})
+    loss, seeds, wanted = _alone(job)
+    for name in SCHEDULES[:4] if ranks == 1 else SCHEDULES:
+        settings = PipelineSettings(schedule=name)
+        answers = (
+            [_one_batch(World.local(), job, settings)]
+            if ranks == 1
+            else run_ranks(_one_batch, ranks, (job, settings))
+        )
+        for value, count, grads, _, moved in answers:
+            assert count == seeds
+            assert value == pytest.approx(loss, rel=1e-6)
+            assert (moved["pipeline_bytes"] > 0) == (ranks > 1)
+            for got, want in zip(grads, wanted, strict=True):
+                if name in ("gpipe", "1f1b", "interleaved", "zb-h1"):
+                    assert torch.equal(got, want), name
+                else:
+                    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "args", "model"),
+    [
+        ("circuits", {}, {"mode": "plain", "direction": "both"}),
+        ("parts", {"hops": 2}, {"mode": "checkpoint", "conv": "gcn", "initial_residual": 0.1}),
+        ("clusters", {"clusters": 2}, {"conv": "attention"}),
+    ],
+)
+def test_float64_gradients_agree_over_hosts_schedules_and_units(sampler, args, model):
+    parts = 1 if sampler == "circuits" else 6
+    alone = _job(sampler=sampler, model=model, **args)
+    loss, _, wanted = _alone(alone, parts)
+    job = _job(sampler=sampler, placement="per-rank", model=model, **args)
+    settings = PipelineSettings(schedule="chimera")
+    for value, _, grads, _, _ in run_ranks(_one_batch, 2, (job, settings, parts)):
+        assert value == pytest.approx(loss, rel=1e-12)
+        for got, want in zip(grads, wanted, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-14)
+
+
+def test_predictions_are_those_of_each_circuit_alone():
+    job = _job()
+    settings = PipelineSettings(schedule="1f1b")
+    ids, outputs, targets = _one_batch(World.local(), job, settings)[3]
+    split, labels = _graph().split("test")[1], _graph().part(0).node["y"]
+    np.testing.assert_array_equal(ids.numpy(), np.sort(split))
+    np.testing.assert_allclose(targets.numpy().reshape(-1), labels[ids.numpy()].reshape(-1))
+    first, second = run_ranks(_one_batch, 2, (_job(placement="per-rank"), settings, 4))
+    assert second[3] is None
+    torch.testing.assert_close(first[3][0], ids)
+    torch.testing.assert_close(first[3][1], outputs, rtol=1e-9, atol=1e-12)
+
+
+def _two_epochs(world: World, job: Config):
+    """Digest of the micro-batches, and how much was built while waiting."""
+    strategy = build(job, world, _graph())
+    seen = []
+    for epoch in range(2):
+        for index, share in strategy.shares(epoch, 0, strategy.num_batches()):
+            seen.append((tuple(index), [m.batch.seeds.tolist() for m in share.micros]))
+            strategy.backward(share)
+    return seen, strategy.num_batches(), strategy.bounds, len(strategy.candidates)
+
+
+def test_batches_and_resumed_epochs_do_not_depend_on_ranks():
+    job = _job()
+    seen, count, _, _ = _two_epochs(World.local(), job)
+    assert len(seen) == 2 * count
+    assert seen[0][1] != seen[count][1]
+    answers = run_ranks(_two_epochs, 2, (job,), timeout=120)
+    assert answers[0][3] > 4  # rank 0 has measured and compared
+    assert answers[0][2] == answers[1][2]
+    for other, _, _, _ in answers:
+        assert other == seen
+    strategy = build(job, World.local(), _graph())
+    rest = [
+        (tuple(i), [m.batch.seeds.tolist() for m in s.micros])
+        for i, s in strategy.shares(1, count - 1, count)
+    ]
+    assert rest == seen[-1:]
+
+
+def test_layers_move_to_the_faster_rank():
+    assert rebalance([0, 4, 8], [3.0, 1.0]) == [0, 3, 8]
+    assert rebalance([0, 2, 4], [1.0, 1.0]) == [0, 2, 4]
+
+
+def _uneven(world: World, job: Config, watched: int):
+    strategy = build(job, world, _graph())
+    strategy._settings = PipelineSettings(schedule="1f1b")
+    strategy._chosen, strategy.bounds = ("1f1b", 1), [0, 1, 8]
+    before = [p.detach().clone() for p in strategy.model.parameters()]
+    grads = []
+    for epoch in range(watched + 1):
+        for _, share in strategy.shares(epoch, 0, 1):
+            strategy.backward(share)
+            grads.append([p.grad.clone() for p in strategy.model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(before, strategy.model.parameters(), strict=True))
+    return strategy.bounds, grads
+
+
+def test_an_uneven_cut_is_mended_and_changes_no_gradient():
+    answers = run_ranks(_uneven, 2, (_job("float32"), module._WATCHED), timeout=120)
+    bounds, grads = answers[0]
+    assert answers[1][0] == bounds
+    assert bounds[1] > 1
+    even = build(_job("float32"), World.local(), _graph())
+    for epoch in (0, module._WATCHED):
+        _, share = next(iter(even.shares(epoch, 0, 1)))
+        even.backward(share)
+        for a, b in zip(grads[epoch], even.model.parameters(), strict=True):
+            assert torch.equal(a, b.grad)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"sampler": {"name": "neighbor"}}, "gives no sub-graphs.*circuits, parts, clusters"),
+        ({"sampler": {"name": "parts", "args": {"hop": 1}}}, "takes no argument 'hop'"),
+        ({"sampler": {"name": "parts", "args": {"hops": -1}}}, "hops: -1"),
+        ({"model": {"name": "sage"}}, "'sage' cannot be cut into stages"),
+        ({"train": {"precision": "bfloat16"}}, "bfloat16 cannot hold a residual stream"),
+        ({"sampler": {"name": "circuits", "args": {"max_nodes": 3}}}, "above max_nodes = 3"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(change, says):
+    values = _job().model_dump()
+    for section, fields in change.items():
+        values[section] = {**values[section], **fields}
+    if change.get("model"):
+        values["model"]["args"] = {}
+    with pytest.raises(InputError, match=says):
+        build(Config.model_validate(values), World.local(), _graph())
+
+
+def test_a_table_for_other_ranks_is_refused(tmp_path):
+    from gnn_dist.strategies.pipeline import generate
+
+    strategy = build(_job(), World.local(), _graph())
+    assert isinstance(strategy, PipelineStrategy)
+    strategy._table = generate("1f1b", 2, 3)
+    _, share = next(iter(strategy.shares(0, 0, 1)))
+    with pytest.raises(InputError, match=r"made for 2 ranks and 3 micro-batches"):
+        strategy.backward(share)
