@@ -23,6 +23,7 @@ ALL = -1
 _CHUNK_ROWS = 64
 _CHUNK_EDGES = 512
 _AHEAD = 32  # rows between the prefetch of a row's extent and its use
+_TAKE_AHEAD = 64
 _LINE = 64  # bytes
 _SHORT = 64  # a row this short keeps the set of drawn positions in one register
 _SMALL = 32  # up to this fan-out, positions of a long row are compared all with all
@@ -235,6 +236,25 @@ def copy_rows(indices, starts, lengths, out_indptr, out, positions):
                 positions[at + j] = start + j
 
 
+def take(values: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """``values[index]`` for numbers of 4 or 8 bytes, one a row, and int64[n] ``index``.
+
+    Prefetches further ahead than ``gather``, which is made for rows of many numbers.
+    """
+    out = np.empty(index.size, values.dtype)
+    width = {4: np.uint32, 8: np.uint64}[values.itemsize]
+    _take(values.view(width), index, out.view(width))
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _take(values, index, out):
+    last = index.size - 1
+    for i in range(index.size):
+        prefetch(values, index[min(i + _TAKE_AHEAD, last)])
+        out[i] = values[np.uint64(index[i])]
+
+
 def warmup() -> None:
     """Compile for int32 and int64 sources."""
     indptr, rows = np.array([0, 1], np.int64), np.zeros(1, np.int64)
@@ -244,3 +264,4 @@ def warmup() -> None:
         frontier = extents(indptr, rows, 1, False)
         fill(indices, np.uint64(0), rows, *frontier, 1, False, out, positions)
         copy_rows(indices, *frontier, out, positions)
+        take(indices, rows)

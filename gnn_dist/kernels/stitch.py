@@ -16,15 +16,15 @@ def group(nodes, offsets, label_of_part, num_labels):
     labels = np.empty(n, np.int64)
     bounds = np.zeros(num_labels + 1, np.int64)
     for i in range(n):
-        low, high = 0, parts - 1
-        while low < high:
-            middle = (low + high + 1) >> 1
-            if offsets[middle] <= nodes[i]:
-                low = middle
-            else:
-                high = middle - 1
-        labels[i] = label_of_part[low]
-        bounds[labels[i] + 1] += 1
+        v = nodes[i]
+        low, size = np.int64(0), parts
+        while size > 1:  # a binary search whose steps are counted, not predicted
+            half = size >> 1
+            low = low + half if offsets[low + half] <= v else low
+            size -= half
+        label = label_of_part[low]
+        labels[i] = label
+        bounds[label + 1] += 1
     for g in range(num_labels):
         bounds[g + 1] += bounds[g]
     fill = bounds[:-1].copy()

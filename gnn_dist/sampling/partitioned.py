@@ -9,6 +9,7 @@ import torch
 from gnn_dist.cluster import Exchange, Placement
 from gnn_dist.graph import index_dtype
 from gnn_dist.kernels import stitch as kernels
+from gnn_dist.kernels.sample import take
 from gnn_dist.sampling.topology import Neighbours, PartRows, check_weights, edge_tensor
 from gnn_dist.sampling.wire import Layout, pack, unpack
 from gnn_dist.storage import PartitionedGraph
@@ -59,6 +60,7 @@ class PartitionedTopology:
             )
         self._offsets = np.asarray(graph.offsets, np.int64)
         self._rows = {p: PartRows(graph.part(p)) for p in placement.local_parts}
+        self._identity = graph.num_parts == 1 and all(r.identity for r in self._rows.values())
         # who answers for a part: the part itself where it is here, else a rank
         self._answerer = np.array(
             [
@@ -73,7 +75,9 @@ class PartitionedTopology:
         return self._graph.num_nodes
 
     def original_ids(self, nodes: np.ndarray) -> np.ndarray:
-        return self._graph.original_ids()[nodes]
+        if self._identity:
+            return nodes
+        return take(self._graph.original_ids(), nodes)
 
     def sample(
         self,

@@ -88,7 +88,9 @@ class PartRows:
         self._weights: dict[str, np.ndarray] = {}
 
     def original_ids(self, nodes: np.ndarray) -> np.ndarray:
-        return nodes if self.identity else self.part.original_ids[nodes - self.part.first]
+        return (
+            nodes if self.identity else sample.take(self.part.original_ids, nodes - self.part.first)
+        )
 
     def sample(
         self,
@@ -125,7 +127,7 @@ class PartRows:
         positions = np.empty(total if by_weight or edge_ids or edge else 0, np.int64)
         if by_weight:
             sample_weighted.weighted_positions(probability, *frontier, replace, positions)
-            sources = gather(part.indices, positions)
+            sources = sample.take(part.indices, positions)
         else:
             sources = np.empty(total, part.indices.dtype)
             if fanout == ALL:
@@ -135,7 +137,7 @@ class PartRows:
         return Neighbours(
             indptr,
             sources,
-            gather(part.edge_ids, positions) if edge_ids else None,
+            sample.take(part.edge_ids, positions) if edge_ids else None,
             {name: gather(edge_tensor(part.edge, name), positions) for name in edge},
         )
 
