@@ -48,11 +48,13 @@ def metis(
     dtype = np.dtype(pymetis.zero_copy_dtype())
     vweights = None if node_weights is None else integer_weights(node_weights).astype(dtype)
     eweights = None if (weights == 1).all() else integer_weights(weights).astype(dtype)
+    adjacency = pymetis.CSRAdjacency(
+        indptr.astype(dtype, copy=False), neighbours.astype(dtype, copy=False)
+    )
+    del neighbours, weights  # METIS at its peak needs several times their size
     result = pymetis.part_graph(
         num_parts,
-        pymetis.CSRAdjacency(
-            indptr.astype(dtype, copy=False), neighbours.astype(dtype, copy=False)
-        ),
+        adjacency,
         vweights=vweights,
         eweights=eweights,
         recursive=recursive,
