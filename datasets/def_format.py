@@ -82,7 +82,9 @@ class Design:
         ports = {port.name: (port.x, port.y) for port in self.ports}
         out = np.zeros(len(self.nets))
         for k, net in enumerate(self.nets):
-            points = [ports.get(pin) if cell == "PIN" else where.get(cell) for cell, pin in net.pins]
+            points = [
+                ports.get(pin) if cell == "PIN" else where.get(cell) for cell, pin in net.pins
+            ]
             placed = np.array([p for p in points if p is not None and p[0] == p[0]])
             if len(placed):
                 out[k] = np.ptp(placed, axis=0).sum() / self.units
@@ -94,7 +96,9 @@ def read_def(path: Path) -> Design:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"def: cannot read {str(path)!r} ({error}); give a DEF text file") from error
+        raise InputError(
+            f"def: cannot read {str(path)!r} ({error}); give a DEF text file"
+        ) from error
     return parse_def(text, path.name)
 
 
