@@ -19,15 +19,17 @@ class Holder:
         policy: decides what is kept.
         kind: the rows.
         capacity: rows that the policy may keep.
-        window: rows that may be held beyond them.
+        window: rows that may be held beyond them; None: as many as known batches need.
     """
 
-    def __init__(self, policy: CachePolicy, kind: RowType, capacity: int, window: int) -> None:
+    def __init__(
+        self, policy: CachePolicy, kind: RowType, capacity: int, window: int | None
+    ) -> None:
         self.pool = RowPool(kind.stored, kind.shape)
         self.peak_rows = 0
+        self.window = window
         self._policy = policy
         self._capacity = capacity
-        self._window = window
         self._kept = NO_IDS
         self._stays = self._kept
 
@@ -39,10 +41,12 @@ class Holder:
 
     def fitting(self, batches: Sequence[np.ndarray]) -> int:
         """How many leading batches one round may serve within the window; at least 1."""
+        if self.window is None:
+            return len(batches)
         held = minus(self.pool.ids, self._kept)
         for count, needed in enumerate(batches):
             held = union(held, minus(needed, self._kept))
-            if held.size > self._window and count:
+            if held.size > self.window and count:
                 return count
         return len(batches)
 
@@ -61,14 +65,14 @@ class Holder:
 
     def _known(self, here: np.ndarray, ahead: Sequence[np.ndarray]) -> np.ndarray:
         """Rows to hold for batches after the round: those used soonest, as the window allows."""
-        if not ahead or not self._window:
+        if not ahead or self.window == 0:
             return NO_IDS
         if not self._policy.moves:
             here = minus(here, self._kept)
         use = next_use(here, ahead)
         known = np.flatnonzero(use < len(ahead))
-        if known.size > self._window:
-            known = known[np.argsort(use[known], kind="stable")[: self._window]]
+        if self.window is not None and known.size > self.window:
+            known = known[np.argsort(use[known], kind="stable")[: self.window]]
             known.sort()
         return here[known]
 

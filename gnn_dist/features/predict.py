@@ -100,11 +100,12 @@ def predict(
         room = np.where(ids[place] == order, misses.none_in(ahead)[place], 1.0)
         kept = order[np.cumsum(room) <= capacity]
     total = batches * epochs
-    sent = 0.0
+    in_cache = np.isin(ids, kept)
+    later = in_cache & ~np.isin(ids, start)  # sent when first needed, then kept
+    sent = float((1.0 - misses.none_in(total))[later].sum())
     for before, rounds in enumerate(_round_sizes(total, window, ahead)):
-        once = _sent(misses, rounds, window, ahead, before)
-        once[np.isin(ids, kept if before else start)] = 0.0
-        sent += rounds.times * float(once.sum())
+        expected = _sent(misses, rounds, window, ahead, before)
+        sent += rounds.times * float(expected[~in_cache].sum())
     remote = sent / total
     spec = graph.schema.node.get(cached)
     row_bytes = 0

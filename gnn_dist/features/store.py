@@ -45,7 +45,9 @@ class FeatureStore:
         fraction: rows that the cache may keep, as a fraction of the halo of this host.
         max_bytes: the same in bytes of rows; the smaller of the two holds where both are given.
         window_bytes: bytes of rows that may be held beyond the cache for batches that are known to
-            need them (see ``fetch_window``). The rows of one batch are always let through.
+            need them (see ``fetch_window``); default: as many as these need. The rows of one batch
+            are always let through. With a limit, ranks agree on every window by one more, small
+            collective.
         cached: the tensor that is cached and held.
         workload: what this rank is going to ask for; the policies ``presample``, ``vip`` and
             ``lookahead`` need it.
@@ -65,7 +67,7 @@ class FeatureStore:
         *,
         fraction: float | None = None,
         max_bytes: int | None = None,
-        window_bytes: int = 1 << 30,
+        window_bytes: int | None = None,
         cached: str = "x",
         workload: Workload | None = None,
     ) -> None:
@@ -73,7 +75,7 @@ class FeatureStore:
             raise InputError(f"cache.fraction: {fraction} is not valid; give a number from 0 to 1")
         if max_bytes is not None and max_bytes < 0:
             raise InputError(f"cache.max_bytes: {max_bytes} is not valid; give 0 or more bytes")
-        if window_bytes < 0:
+        if window_bytes is not None and window_bytes < 0:
             raise InputError(f"cache.window_bytes: {window_bytes} is not valid; give 0 or more")
         self._graph = graph
         self._placement = placement or Placement.single(graph.num_parts)
@@ -123,7 +125,8 @@ class FeatureStore:
         looks ahead sees them. Where the rows exceed ``window_bytes``, the window is cut into
         several rounds, at the same batches on all ranks.
 
-        Rows are copied out as the iterator advances; exhaust it before the next call. Names in
+        Nothing happens before the first batch is taken; rows are copied out as the iterator
+        advances; exhaust it before the next call. Names in
         ``leave`` may come as ``FeatureRows`` where one table on this host holds them all.
         """
         wanted = [
@@ -152,7 +155,7 @@ class FeatureStore:
         policy: CachePolicy,
         fraction: float | None,
         max_bytes: int | None,
-        window_bytes: int,
+        window_bytes: int | None,
         workload: Workload | None,
     ) -> None:
         kind = self._tables.type(name)
@@ -162,7 +165,8 @@ class FeatureStore:
             limits.append(max_bytes // max(kind.row_bytes, 1))
         capacity = min(limits, default=0)
         context = CacheContext(self._graph, self._placement, self._owners, halo, capacity, workload)
-        holder = Holder(policy, kind, capacity, window_bytes // max(kind.row_bytes, 1))
+        window = None if window_bytes is None else window_bytes // max(kind.row_bytes, 1)
+        holder = Holder(policy, kind, capacity, window)
         self._holders[name] = holder
         ids = np.sort(np.asarray(policy.start(context), np.int64))
         assert ids.size <= capacity, f"the cache policy fills {ids.size} rows of {capacity}"
@@ -184,8 +188,8 @@ class FeatureStore:
     def _round_size(self, batches: Sequence[Mapping[str, "Split"]]) -> int:
         """Leading batches that fit the window on every rank; at least one."""
         size = len(batches)
-        if size == 1:
-            return 1
+        if size == 1 or all(holder.window is None for holder in self._holders.values()):
+            return size
         for name, holder in self._holders.items():
             size = min(size, holder.fitting([b[name].remote for b in batches if name in b]))
         agreed = self._exchange.all_reduce_max(torch.tensor([-size], dtype=torch.int64))
@@ -316,7 +320,7 @@ class Split:
     @classmethod
     def of(cls, nodes: np.ndarray, offsets: np.ndarray, is_local: np.ndarray) -> "Split":
         none = np.empty(0, np.int64)
-        if is_local.size == 1:
+        if is_local.size == 1 and is_local[0]:
             return cls(nodes, [(0, np.arange(nodes.size))], none, none, none, 0)
         part = np.searchsorted(offsets, nodes, side="right") - 1
         counts = np.bincount(part, minlength=is_local.size)

@@ -30,6 +30,7 @@ class Tables:
 
     def __init__(self, graph: PartitionedGraph) -> None:
         self._graph = graph
+        self._arrays: dict[tuple[str, int], np.ndarray] = {}
         self._tensors: dict[tuple[str, int], Tensor] = {}
         self.types = {
             name: RowType(np.dtype(spec.stored), np.dtype(spec.dtype), tuple(spec.shape))
@@ -46,10 +47,14 @@ class Tables:
         return self.types[name]
 
     def array(self, name: str, part: int) -> np.ndarray:
-        return self._graph.part(part).node[name]
+        """The table of one part, in C order."""
+        key = (name, part)
+        if key not in self._arrays:
+            self._arrays[key] = np.ascontiguousarray(self._graph.part(part).node[name])
+        return self._arrays[key]
 
     def tensor(self, name: str, part: int) -> Tensor:
-        """The table of one part, not copied."""
+        """``array`` as a tensor."""
         key = (name, part)
         if key not in self._tensors:
             with warnings.catch_warnings():

@@ -4,6 +4,8 @@ Kaler, Iliopoulos, Murzynowski, Schardl, Leiserson, Chen, "Communication-efficie
 networks with probabilistic neighborhood expansion analysis and caching" (SALIENT++, MLSys 2023).
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gnn_dist.errors import InputError
@@ -21,39 +23,47 @@ def inclusion(
     Two float64[N]: in one batch, and in any of ``window`` batches of one epoch. Collective where
     ``directory`` is.
 
-    A node ``v`` reached with probability ``q(v)`` draws each of its ``d(v)`` in-neighbours with
-    probability ``t(v) = min(1, f / d(v))`` for fan-out ``f`` (``1 - (1 - 1/d)^f`` with
-    replacement), so after a hop
+    A node ``v`` draws each of its ``d(v)`` in-neighbours with probability ``t_l(v) = min(1, f_l /
+    d(v))`` in hop ``l`` of fan-out ``f_l`` (``1 - (1 - 1/d)^f`` with replacement). Let ``q_h(v)``
+    be the probability of ``v`` to be reached by hop ``h`` (``q_0``: to be a seed). The published
+    recursion is ``q_h(u) = 1 - prod over v of (1 - t_h(v) q_{h-1}(v))`` for the nodes of hop h
+    alone. Here, after hop h,
 
-        1 - q'(u) = (1 - q0(u)) * prod over edges (u -> v) of (1 - t(v) q(v)),
+        1 - q_h(u) = (1 - q_0(u)) * prod over edges (u -> v) of (1 - a_h(v)),
+        a_h(v) = sum over j < h of (q_j(v) - q_{j-1}(v)) (1 - prod over j < l <= h of (1 - t_l(v)))
 
-    beginning with the probability ``q0`` of being a seed. This is the published recursion with two
-    differences. The product runs over the *out*-edges of ``u``, which are other edges than its
-    in-edges where the graph is directed. And ``q`` accumulates from hop to hop, since here every
-    node reached so far draws again in the next hop. Draws are taken as independent.
+    which differs in two points. The product runs over the *out*-edges of ``u``, which are other
+    edges than its in-edges where the graph is directed. And a node that was first reached by hop
+    ``j`` draws anew in every later hop, as this sampler does, so its draws are taken together.
+    Different nodes are taken as independent.
 
     The batches of a window are not independent: an epoch is a permutation, so each seed is in at
     most one of them. A node that is reached ``k q`` times in ``k`` batches on average, and not at
     all with probability ``w``, is taken as reached in each of ``m`` independent trials with
     probability ``p``, where ``m p = k q`` and ``(1 - p)^m = w``: one trial for a seed, ``k`` for a
-    node with many paths from seeds. The factor of an edge is then ``(1 - t(v) p(v))^m``.
+    node with many paths from seeds. The factor of an edge is then ``(1 - a(v) p(v) / q(v))^m``.
     """
     assert window >= 1
     ids = np.asarray(workload.seeds, np.int64)
-    batch, many = np.zeros(graph.num_nodes), np.zeros(graph.num_nodes)
+    seed_log, many_log = np.zeros(graph.num_nodes), np.zeros(graph.num_nodes)
     with np.errstate(divide="ignore"):  # log 0: always reached
-        batch[ids] = np.log1p(-np.minimum(1.0, workload.probability))
-        many[ids] = np.log1p(-np.minimum(1.0, window * workload.probability))
-    for fanout in workload.fanouts:
+        seed_log[ids] = np.log1p(-np.minimum(1.0, workload.probability))
+        many_log[ids] = np.log1p(-np.minimum(1.0, window * workload.probability))
+    batch, many = seed_log, many_log
+    first = [-np.expm1(seed_log)]  # by hop: probability of being reached for the first time
+    for hop in range(1, len(workload.fanouts) + 1):
         frontier = np.flatnonzero(batch)
+        add = _add(graph, workload, workload.fanouts[:hop])
+        firsts = np.stack([f[frontier] for f in first], axis=1)
         reached = -np.expm1(batch[frontier])
-        add = _add(graph, workload, fanout)
-        values = np.stack([reached, np.ones(frontier.size)], axis=1)
-        new_batch = batch + directory.accumulate(frontier, values, add)
+        values = np.concatenate([firsts, np.ones((frontier.size, 1))], axis=1)
         if window > 1:
-            values = np.stack(trials(reached, many[frontier], window), axis=1)
-            many = many + directory.accumulate(frontier, values, add)
-        batch = new_batch
+            each, times = trials(reached, many[frontier], window)
+            scaled = np.concatenate([firsts * (each / reached)[:, None], times[:, None]], axis=1)
+            many = many_log + directory.accumulate(frontier, scaled, add)
+        after = seed_log + directory.accumulate(frontier, values, add)
+        first.append(np.maximum(np.expm1(batch) - np.expm1(after), 0.0))
+        batch = after
     return batch, many if window > 1 else batch
 
 
@@ -81,14 +91,15 @@ def trials(reached: np.ndarray, missed: np.ndarray, window: int) -> tuple[np.nda
     return low, mean / low
 
 
-def _add(graph: PartitionedGraph, workload: Workload, fanout: int) -> Add:
+def _add(graph: PartitionedGraph, workload: Workload, fanouts: Sequence[int]) -> Add:
+    hops = np.array(fanouts, np.int64)
+
     def add(part: int, rows: np.ndarray, values: np.ndarray, total: np.ndarray) -> None:
         p = graph.part(part)
-        reached, times = np.ascontiguousarray(values.T)
+        first, times = np.ascontiguousarray(values[:, :-1]), np.ascontiguousarray(values[:, -1])
+        rest = rows, first, times, hops, workload.replace, total
         if workload.weights is None:
-            kernels.spread(
-                p.indptr, p.indices, rows, reached, times, fanout, workload.replace, total
-            )
+            kernels.spread(p.indptr, p.indices, *rest)
             return
         if workload.weights not in p.edge:
             raise InputError(
@@ -96,8 +107,6 @@ def _add(graph: PartitionedGraph, workload: Workload, fanout: int) -> Add:
                 f"{', '.join(p.edge) or 'no edge tensor'}"
             )
         weights = np.ascontiguousarray(p.edge[workload.weights], np.float32).reshape(-1)
-        kernels.weighted_spread(
-            p.indptr, p.indices, weights, rows, reached, times, fanout, workload.replace, total
-        )
+        kernels.weighted_spread(p.indptr, p.indices, weights, *rest)
 
     return add

@@ -108,53 +108,64 @@ def union(a, b):
 
 
 @njit(cache=True, nogil=True)
-def spread(indptr, indices, rows, reached, times, fanout, replace, total):
+def spread(indptr, indices, rows, first, times, fanouts, replace, total):
     """Add to ``total[u]`` the log of the probability that no row draws in-neighbour ``u``.
 
-    Row ``rows[i]`` is reached with probability ``reached[i]`` in each of ``times[i]`` (float)
-    independent trials, and each time draws ``fanout`` (-1: all) of its in-edges.
+    In each of ``times[i]`` (float) independent trials, row ``rows[i]`` is reached for the first
+    time by hop ``h`` with probability ``first[i, h]`` (hop 0: as a seed), and then draws
+    ``fanouts[l]`` (-1: all) of its in-edges in every hop ``l >= h`` of those given.
     """
     for i in range(rows.size):
-        first, last = indptr[rows[i]], indptr[rows[i] + 1]
-        degree = last - first
-        if degree == 0 or reached[i] == 0.0:
+        start, stop = indptr[rows[i]], indptr[rows[i] + 1]
+        degree = stop - start
+        if degree == 0:
             continue
-        if fanout < 0 or (fanout >= degree and not replace):
-            drawn = 1.0
-        elif replace:
-            drawn = 1.0 - (1.0 - 1.0 / degree) ** fanout
-        else:
-            drawn = fanout / degree
-        missed = times[i] * np.log1p(-min(1.0, drawn * reached[i]))
-        for e in range(first, last):
-            total[indices[e]] += missed
+        drawn, missed = 0.0, 0.0
+        for h in range(fanouts.size):
+            chance = _chance(fanouts[h], 1.0 / degree, degree, replace)
+            missed = (missed + first[i, h]) * (1.0 - chance)
+            drawn += first[i, h]
+        log = times[i] * np.log1p(-min(1.0, max(0.0, drawn - missed)))
+        if log != 0.0:
+            for e in range(start, stop):
+                total[indices[e]] += log
 
 
 @njit(cache=True, nogil=True)
-def weighted_spread(indptr, indices, weights, rows, reached, times, fanout, replace, total):
-    """As ``spread``, where an edge is drawn with probability proportional to its weight.
-
-    Without replacement the probability is taken as ``min(1, fanout * weight / sum)``.
-    """
+def weighted_spread(indptr, indices, weights, rows, first, times, fanouts, replace, total):
+    """As ``spread``, where an edge is drawn with probability proportional to its weight."""
     for i in range(rows.size):
-        first, last = indptr[rows[i]], indptr[rows[i] + 1]
-        if reached[i] == 0.0:
-            continue
+        start, stop = indptr[rows[i]], indptr[rows[i] + 1]
         whole = 0.0
         positive = 0
-        for e in range(first, last):
+        for e in range(start, stop):
             whole += weights[e]
             positive += weights[e] > 0
-        for e in range(first, last):
-            if weights[e] <= 0 and fanout >= 0:
-                continue
-            if fanout < 0 or (fanout >= positive and not replace):
-                drawn = 1.0
-            elif replace:
-                drawn = 1.0 - (1.0 - weights[e] / whole) ** fanout
-            else:
-                drawn = min(1.0, fanout * weights[e] / whole)
-            total[indices[e]] += times[i] * np.log1p(-min(1.0, drawn * reached[i]))
+        for e in range(start, stop):
+            drawn, missed = 0.0, 0.0
+            for h in range(fanouts.size):
+                chance = 1.0  # by fan-out -1 also edges of weight 0
+                if fanouts[h] >= 0:
+                    share = weights[e] / whole if whole > 0 else 0.0
+                    chance = _chance(fanouts[h], share, positive, replace) if share > 0 else 0.0
+                missed = (missed + first[i, h]) * (1.0 - chance)
+                drawn += first[i, h]
+            log = times[i] * np.log1p(-min(1.0, max(0.0, drawn - missed)))
+            if log != 0.0:
+                total[indices[e]] += log
+
+
+@njit(inline="always")
+def _chance(fanout, share, choices, replace):
+    """Probability that an edge is among those drawn, of ``choices`` edges, ``share`` of a draw.
+
+    For unequal shares without replacement, ``fanout * share`` stands for the exact probability.
+    """
+    if fanout < 0 or (fanout >= choices and not replace):
+        return 1.0
+    if replace:
+        return 1.0 - (1.0 - share) ** fanout
+    return min(1.0, fanout * share)
 
 
 def warmup() -> None:
@@ -169,4 +180,4 @@ def warmup() -> None:
     one, total = np.ones(1), np.zeros(1)
     indptr = np.array([0, 1])
     for sources in (index, index.astype(np.int32)):
-        spread(indptr, sources, index, one, one, 1, False, total)
+        spread(indptr, sources, index, one[:, None], one, index, False, total)

@@ -56,7 +56,6 @@ HOSTS = 4
 FANOUTS = (10, 25)
 WINDOW = 16
 SEED = 0
-UNLIMITED = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -165,14 +164,14 @@ class Plan:
     policy: type[CachePolicy]
     window: int = 1
     ahead: int = 0
-    window_rows: int = UNLIMITED
+    window_rows: int | None = None
 
     def make(self, host: Host) -> CachePolicy:
         return BestStatic(host.trace) if self.policy is BestStatic else self.policy()
 
     @property
     def predictable(self) -> bool:
-        return self.policy not in (BestStatic, Score) and self.window_rows > 0
+        return self.policy not in (BestStatic, Score) and self.window_rows is None
 
 
 @dataclass

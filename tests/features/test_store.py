@@ -282,3 +282,17 @@ def test_rows_and_counted_bytes_over_real_processes(hosts):
         assert last.sent_bytes == moved.bytes_sent
         assert last.received_bytes == moved.bytes_received
         assert moved.rounds == 2
+
+
+def test_a_host_without_a_part_asks_for_everything():
+    graph = random_graph()
+    partitioned = PartitionedGraph.from_graph(graph)
+
+    def work(rank, exchange):
+        store = FeatureStore(partitioned, place(rank, ["a", "b"], 1), exchange)
+        rows = store.rows("x", np.array([3, 4, 3]))
+        return type(rows).__name__, store.last.rows
+
+    (here, mine), (there, theirs) = run_threads(2, work)
+    assert (here, mine["owned"], mine["remote"]) == ("FeatureRows", 3, 0)
+    assert (there, theirs["owned"], theirs["remote"]) == ("Tensor", 0, 2)
