@@ -1,6 +1,15 @@
 """Checks of arguments that come from a configuration."""
 
+from pathlib import Path
+
 from gnn_dist.errors import InputError
+
+
+def check_path(field: str, value: object) -> Path:
+    """``value`` as a path; raise ``InputError`` unless it is text or a path."""
+    if not isinstance(value, str | Path) or not str(value):
+        raise InputError(f"{field}: must be a path, not {value!r}")
+    return Path(value).expanduser()
 
 
 def check_count(field: str, value: object, least: int, most: int | None) -> None:

@@ -4,7 +4,7 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-from gnn_dist.datasets.checks import check_count
+from gnn_dist.datasets.checks import check_count, check_path
 
 from gnn_dist.errors import InputError
 from gnn_dist.graph import SPLITS, Graph
@@ -31,8 +31,9 @@ def files(*, path: str, undirected: bool = False, num_classes: int | None = None
         raise InputError(f"files.undirected: must be true or false, not {undirected!r}")
     if num_classes is not None:
         check_count("files.num_classes", num_classes, 1, None)
-    arrays = _read(Path(path))
-    src, dst = _edges(arrays, path)
+    where = check_path("files.path", path)
+    arrays = _read(where)
+    src, dst = _edges(arrays, where)
     splits = {name: arrays.pop(name) for name in SPLITS if name in arrays}
     edge = {}
     for name in [n for n in arrays if n.startswith("edge_")]:
@@ -47,7 +48,7 @@ def files(*, path: str, undirected: bool = False, num_classes: int | None = None
         edge = {name: np.concatenate([array, array]) for name, array in edge.items()}
     num_nodes = len(next(iter(arrays.values()))) if arrays else None
     graph = Graph.from_edges(src, dst, num_nodes, node=arrays, edge=edge, splits=splits)
-    info: dict[str, object] = {"name": Path(path).stem}
+    info: dict[str, object] = {"name": where.stem}
     y = graph.node.get("y")
     if y is not None and y.dtype.kind in "iu" and y.ndim == 1:
         largest = int(y.max())
@@ -101,7 +102,7 @@ def _open(file: Path) -> np.ndarray:
     return np.load(file, mmap_mode="r", allow_pickle=False)
 
 
-def _edges(arrays: dict[str, np.ndarray], path: str) -> tuple[np.ndarray, np.ndarray]:
+def _edges(arrays: dict[str, np.ndarray], path: Path) -> tuple[np.ndarray, np.ndarray]:
     if "edge_index" in arrays:
         both = arrays.pop("edge_index")
         if both.ndim != 2 or both.shape[0] != 2:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gnn_dist.datasets.checks import check_path
 from gnn_dist.datasets.unpickle import load_arrays
-from scipy.sparse import csr_matrix, issparse
+from scipy.sparse import issparse
 
 from gnn_dist.errors import InputError
 from gnn_dist.graph import Graph
@@ -37,7 +38,7 @@ def planetoid(*, path: str, name: str = "cora", normalize: bool = True) -> Graph
         raise InputError(f"planetoid.name: must be one of {', '.join(NAMES)}, not {name!r}")
     if not isinstance(normalize, bool):
         raise InputError(f"planetoid.normalize: must be true or false, not {normalize!r}")
-    folder = Path(path)
+    folder = check_path("planetoid.path", path)
     parts = {part: _matrix(folder, name, part) for part in ("x", "tx", "allx", "y", "ty", "ally")}
     test = _test_index(folder, name)
     num_known = parts["allx"].shape[0]
@@ -102,7 +103,7 @@ def _matrix(folder: Path, name: str, part: str) -> Any:
     return value
 
 
-def _dense(matrix: csr_matrix | np.ndarray) -> np.ndarray:
+def _dense(matrix: Any) -> np.ndarray:
     return matrix.toarray() if issparse(matrix) else np.asarray(matrix)
 
 

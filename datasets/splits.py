@@ -14,6 +14,11 @@ def check_fractions(fractions: Mapping[str, float], field: str) -> dict[str, flo
 
     Raises ``InputError`` unless they are for those splits, not negative, and at most 1 together.
     """
+    if not isinstance(fractions, Mapping):
+        raise InputError(
+            f"{field}: must give a fraction for each split, as in {{train: 0.8, test: 0.2}}, "
+            f"not {fractions!r}"
+        )
     if unknown := [name for name in fractions if name not in SPLITS]:
         raise InputError(f"{field}: has {unknown[0]!r}; the splits are {', '.join(SPLITS)}")
     for name, value in fractions.items():

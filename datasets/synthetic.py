@@ -51,7 +51,7 @@ def sbm(
     _check("sbm", num_nodes, num_classes, avg_degree, homophily, num_features, signal, seed)
     ranks = -(-num_nodes // num_classes)
     if degree_exponent is None:
-        weights = np.ones(ranks)
+        weights: np.ndarray = np.ones(ranks)
     else:
         check_number("sbm.degree_exponent", degree_exponent, 2.0001, None)
         # Weights i^(-1/(g-1)) give degrees whose density falls with the exponent g.

@@ -51,7 +51,8 @@ class _List(_Name):
 
 class _DType:
     def __init__(self, code: object, *_: object) -> None:
-        self.code, self.state = code, (3, "|", None, None, None)
+        self.code = code
+        self.state: Any = (3, "|", None, None, None)
 
     def __setstate__(self, state: Any) -> None:
         self.state = state
@@ -157,7 +158,7 @@ def load_arrays(data: bytes, what: str) -> Any:
             if opcode.name not in _OPCODES:
                 raise pickle.UnpicklingError(f"it uses the opcode {opcode.name}")
             # The unpickler allocates its memo up to the largest index that is stated.
-            if opcode.name in ("PUT", "LONG_BINPUT") and argument > len(data):
+            if opcode.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(data):
                 raise pickle.UnpicklingError("a memo index that is out of range")
         value = _ArrayUnpickler(io.BytesIO(data), encoding="latin1").load()
         if isinstance(value, _Array | _Sparse):

@@ -175,7 +175,7 @@ def _decode_ands(body, first, count):
     for i in range(count):
         literal = 2 * (first + i)
         for side in range(2):
-            delta = 0
+            delta = np.int64(0)
             shift = 0
             while True:
                 if at >= body.size or shift > 35:

@@ -121,6 +121,10 @@ def generated_circuits(
         )
 
     def named(chosen: Sequence[int], field: str) -> list[str]:
+        if not isinstance(chosen, list | tuple):
+            raise InputError(
+                f"generated_circuits.{field}: must be a list of widths, not {chosen!r}"
+            )
         for width in chosen:
             if isinstance(width, bool) or not isinstance(width, int) or width < 1:
                 raise InputError(
@@ -130,7 +134,7 @@ def generated_circuits(
 
     by_name: Split | None = None
     everything = named(widths, "widths")
-    if split is not None and _is_named(split):
+    if isinstance(split, Mapping) and _is_named(split):
         by_name = {part: named(chosen, f"split.{part}") for part, chosen in split.items()}  # type: ignore[arg-type]
         everything = list(dict.fromkeys([c for chosen in by_name.values() for c in chosen]))
     elif split is not None:
@@ -200,7 +204,12 @@ def _load(
 def _strings(value: Sequence[str], field: str) -> tuple[str, ...]:
     if isinstance(value, str):
         value = [value]
-    if not value or not all(isinstance(v, str) for v in value) or len(set(value)) < len(value):
+    if (
+        not isinstance(value, list | tuple)
+        or not value
+        or not all(isinstance(v, str) for v in value)
+        or len(set(value)) < len(value)
+    ):
         raise InputError(f"circuits.{field}: must be a list of different names, not {value!r}")
     return tuple(value)
 
@@ -223,6 +232,11 @@ def _members(
         circuits = [circuits]
     if circuits is None and split is None:
         split = DEFAULT_SPLIT
+    if split is not None and not isinstance(split, Mapping):
+        raise InputError(
+            f"circuits.split: must give circuits or a fraction for each of {', '.join(SPLITS)}, "
+            f"not {split!r}"
+        )
     for part in split or {}:
         if part not in SPLITS:
             raise InputError(f"circuits.split: has {part!r}; the splits are {', '.join(SPLITS)}")

@@ -83,6 +83,8 @@ def expand(names: Sequence[str]) -> list[str]:
     A circuit is a name (``c432``), a file (``folder/x.aig``), or a generated one
     (``ripple_adder:64``). Raises ``InputError`` for a name that means none of these.
     """
+    if not isinstance(names, list | tuple):
+        raise InputError(f"circuits: must be a list of names, suites or files, not {names!r}")
     found: dict[str, None] = {}
     for name in names:
         if not isinstance(name, str) or not name:

@@ -82,7 +82,7 @@ class _Module:
 
     def _next_statement(self, at: int) -> tuple[list[str], int]:
         """The tokens up to the next semicolon, and the place behind it."""
-        tokens = []
+        tokens: list[str] = []
         for match in _TOKEN.finditer(self._body, at):
             if match[0] == ";":
                 return tokens, match.end()

@@ -16,6 +16,7 @@ from gnn_dist.errors import InputError
         ("sin", 5416, 24, 225),
         ("log2", 32060, 32, 444),
         ("mem_ctrl", 46836, 1204, 114),
+        ("hyp", 214335, 256, 24801),
     ],
 )
 def test_epfl_circuits_have_their_published_size_and_depth(

@@ -184,6 +184,11 @@ def test_the_default_data_set_is_real_split_by_family_and_loads_in_seconds(caplo
         ({"split": TWO, "inverters": 2}, "inverters: must be one of 0, 1"),
         ({"split": TWO, "label": "none"}, "label: must be one of gates, all"),
         ({"split": TWO, "seed": -1}, "seed: must be a whole number, at least 0"),
+        ({"circuits": 5}, "must be a list of names"),
+        ({"split": 0.5}, "circuits.split: must give circuits or a fraction"),
+        ({"split": {"train": 7, "test": ["c17"]}}, "mixes lists and fractions"),
+        ({"split": {"train": {"c17": 1}}}, "must be a list of names"),
+        ({"split": TWO, "targets": 5}, "must be a list of different names, not 5"),
         ({"splits": TWO}, "takes no argument 'splits'; it takes: circuits, split"),
     ],
 )
@@ -217,6 +222,8 @@ def test_generated_circuits_are_split_by_width():
         ({"widths": [0]}, "widths: must hold widths of at least 1, not 0"),
         ({"widths": ["8"]}, "not '8'"),
         ({"split": {"train": [4], "test": [4]}}, "is both in"),
+        ({"split": 3}, "must give circuits or a fraction"),
+        ({"widths": 8}, "must be a list of widths, not 8"),
     ],
 )
 def test_bad_generated_circuits_are_refused(args, message):

@@ -113,6 +113,8 @@ def test_nothing_is_unpickled(tmp_path):
 
 
 def test_missing_and_damaged_files_are_explained(tmp_path):
+    with pytest.raises(InputError, match=r"files.path: must be a path, not 5"):
+        datasets.load("files", {"path": 5})
     with pytest.raises(InputError, match=r"there is no .*nowhere\.npz"):
         _load(tmp_path / "nowhere.npz")
     np.savez(tmp_path / "x.npz", **ARRAYS)

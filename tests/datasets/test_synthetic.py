@@ -200,6 +200,7 @@ def test_the_smallest_graphs_are_made(name, args):
         ("rmat", {"undirected": "yes"}, "rmat.undirected: must be true or false"),
         ("rmat", {"split": {"train": 0.9, "test": 0.3}}, "add up to 1.2"),
         ("rmat", {"split": {"train": "most"}}, "split.train: must be a fraction"),
+        ("rmat", {"split": 0.5}, "must give a fraction for each split"),
         ("rmat", {"split": {"dev": 0.5}}, "has 'dev'; the splits are"),
     ],
 )
