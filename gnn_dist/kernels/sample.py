@@ -20,8 +20,8 @@ from gnn_dist.kernels.vector import prefetch
 from gnn_dist.rng import below, draw, node_state
 
 ALL = -1
-_CHUNK_ROWS = 64
-_CHUNK_EDGES = 512
+_CHUNK_ROWS = 128
+_CHUNK_EDGES = 1024
 _AHEAD = 32  # rows between the prefetch of a row's extent and its use
 _TAKE_AHEAD = 64
 _LINE = 64  # bytes
@@ -191,24 +191,24 @@ def fill(indices, key, ids, starts, lengths, out_indptr, fanout, replace, out, p
             start, length = starts[high], lengths[high]
             k = out_indptr[high + 1] - out_indptr[high]
             state = node_state(key, ids[high])
-            by_line = length <= k * per_line
-            if by_line and length:
-                for p in range(start, start + length, per_line):
-                    prefetch(indices, p)
-                prefetch(indices, start + length - 1)
             if replace:
                 _draw_with_replacement(state, length, k, start, scratch, at, small)
+                for i in range(at, at + k):
+                    prefetch(indices, scratch[i])
             elif k == length:
                 for i in range(k):
                     scratch[at + i] = start + i
+                for p in range(start, start + k, per_line):
+                    prefetch(indices, p)
             elif length <= _SHORT:
                 drawn = _floyd_short(state, length, k)
                 for i in range(k):
-                    scratch[np.uint64(at + i)] = start + trailing_zeros(drawn)
+                    p = start + trailing_zeros(drawn)
                     drawn &= drawn - _ONE
+                    scratch[np.uint64(at + i)] = p
+                    prefetch(indices, p)
             else:
                 _floyd_long(state, length, k, start, scratch, at, small, bitmap)
-            if not by_line:
                 for i in range(at, at + k):
                     prefetch(indices, scratch[i])
             at += k
