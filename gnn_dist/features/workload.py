@@ -28,18 +28,21 @@ class Workload:
     epoch: Callable[[int], Iterator[np.ndarray]] | None = None
 
 
-def seed_probability(homes: np.ndarray, batch_size: int, num_ranks: int, rank: int) -> np.ndarray:
+def seed_probability(
+    homes: np.ndarray, batch_size: int, num_ranks: int, rank: int, drop_last: bool = False
+) -> np.ndarray:
     """Probability of each training node to be a seed of ``rank`` in one global batch: float64[n].
 
-    A global batch is ``batch_size`` of the ``n`` nodes; each goes to its home (int[n], a rank)
-    unless that has its even share already, and the rest fill up the other ranks. Taken at the
-    expected number of nodes of each home in a batch.
+    An epoch cuts the ``n`` nodes into batches of ``batch_size``, of which the last is smaller or,
+    with ``drop_last``, left out. A node goes to its home (int[n], a rank) unless that has its even
+    share of the batch already, and the rest fill up the other ranks. Taken at the expected number
+    of nodes of each home in a batch, in the mean over an epoch.
     """
     n = homes.size
-    batch_size = min(batch_size, n)
-    in_batch = batch_size / n
+    size = min(batch_size, n) if drop_last else n / -(-n // batch_size)
+    in_batch = size / n
     expected = np.bincount(homes, minlength=num_ranks) * in_batch
-    share = batch_size / num_ranks
+    share = size / num_ranks
     stays = np.minimum(1.0, share / np.maximum(expected, 1e-300))
     spill = np.maximum(expected - share, 0.0).sum()
     room = max(share - expected[rank], 0.0)

@@ -132,6 +132,8 @@ def test_seed_probability_follows_how_seeds_are_dealt():
         for home in range(3):
             expected = count[rank, homes == home].mean() / 2000
             assert abs(found[homes == home].mean() - expected) < 0.008
+    assert seed_probability(np.zeros(501, int), 500, 1, 0)[0] == 0.5  # batches of 500 and of 1
+    assert seed_probability(np.zeros(501, int), 500, 1, 0, drop_last=True)[0] == 500 / 501
 
 
 @pytest.fixture(scope="module")
