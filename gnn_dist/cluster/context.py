@@ -33,11 +33,16 @@ class Terminal:
 
     def keep(self, text: str) -> None:
         """Write a line that stays."""
-        if self._shown:
-            sys.stderr.write("\r" + " " * self._shown + "\r")
-            self._shown = 0
+        self.clear()
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
+
+    def clear(self) -> None:
+        """Take the last text shown away."""
+        if self._shown:
+            sys.stderr.write("\r" + " " * self._shown + "\r")
+            sys.stderr.flush()
+            self._shown = 0
 
 
 def _nothing(metrics: Mapping[str, Any]) -> None:

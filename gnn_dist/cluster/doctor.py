@@ -92,9 +92,7 @@ def _versions() -> list[Check]:
         try:
             out.append(Check(package, "ok", version(package)))
         except PackageNotFoundError:
-            out.append(
-                Check(package, "warning", "is not installed", f"run: pip install {package}")
-            )
+            out.append(Check(package, "warning", "is not installed", f"run: pip install {package}"))
     return out
 
 

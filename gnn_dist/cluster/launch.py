@@ -95,12 +95,15 @@ def launch(
     """
     terminal = Terminal()
     show, keep = show or terminal.show, keep or terminal.keep
-    if workers.count == 0:
-        return worker(WorkerContext(_here(workers), show=show, keep=keep), payload)
-    from gnn_dist.cluster.ray_run import run
+    try:
+        if workers.count == 0:
+            return worker(WorkerContext(_here(workers), show=show, keep=keep), payload)
+        from gnn_dist.cluster.ray_run import run
 
-    answer: Any = run(worker, payload, workers, show, keep)
-    return answer
+        answer: Any = run(worker, payload, workers, show, keep)
+        return answer
+    finally:
+        terminal.clear()
 
 
 def prepare_process(threads: int, tune: bool) -> None:

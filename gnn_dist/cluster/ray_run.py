@@ -386,12 +386,14 @@ def _caused(error: Exception, cause: BaseException) -> Exception:
 
 def _death(rank: int, error: BaseException, news: _News, timeout: float) -> str | None:
     """What became of a rank that Ray has lost; None for one that raised an exception."""
-    from ray.exceptions import RayActorError
+    from ray.exceptions import OutOfMemoryError, RayActorError
 
     inner = getattr(error, "health_check_failure", error)
     peak = f" (peak {news.peaks[rank]} MiB)" if rank in news.peaks else ""
     if type(error).__name__ == "WorkerHealthCheckTimeoutError":
         return f"rank {rank} has not answered for {max(timeout, ray_session.HEALTH):g} s{peak}"
+    if isinstance(inner, OutOfMemoryError) or "low on memory" in str(inner):
+        return f"rank {rank} was killed by Ray because its host ran out of memory{peak}"
     if not isinstance(inner, RayActorError):
         return None
     if "NODE_DIED" in str(inner):

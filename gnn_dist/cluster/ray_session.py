@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -94,7 +95,7 @@ def connect(workers: Workers) -> Iterator[Session]:
                 "cluster.address: Ray runs in this process already; call ray.shutdown() first, or "
                 "use cluster.workers 0"
             )
-        folder = _make_folder()
+        folder = make_folder()
         pids: list[tuple[str, int]] = []
         try:
             if local:
@@ -123,13 +124,36 @@ def _start(ray: Any, workers: Workers, folder: Path) -> None:
 
 
 def _join(ray: Any, workers: Workers) -> None:
+    remedy = "start one with `ray start --head`, or leave the address out for a local Ray"
+    given = workers.address or ""
+    address = os.environ.get("RAY_ADDRESS", given) if given == "auto" else given
+    if address != "auto":
+        reason = _unreachable(address)
+        if reason:
+            raise InputError(
+                f"cluster.address: there is no Ray at {address!r} ({reason}); {remedy}"
+            )
     try:
-        ray.init(address=workers.address, log_to_driver=False, logging_level=logging.ERROR)
+        ray.init(address=given, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise InputError(
-            f"cluster.address: there is no Ray at {workers.address!r} ({_first(error)}); start one "
-            "with `ray start --head`, or leave the address out for a local Ray"
+            f"cluster.address: there is no Ray at {address!r} ({_first(error)}); {remedy}"
         ) from error
+
+
+def _unreachable(address: str) -> str:
+    """Why nothing answers at ``host:port``; empty where something does.
+
+    Ray itself would try for minutes, and then end the process.
+    """
+    host, _, port = address.rpartition(":")
+    if "://" in address or not host or not port.isdigit():
+        return "an address is auto or host:port, of a node that this machine is part of"
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 def _mute(ray: Any) -> None:
@@ -160,7 +184,7 @@ def _session(ray: Any, workers: Workers, folder: Path, pids: list[tuple[str, int
     )
 
 
-def _make_folder() -> Path:
+def make_folder() -> Path:
     """A new short folder; folders of runs that were killed are removed on the way."""
     parent = tempfile.gettempdir()
     if len(parent) > _LONGEST_FOLDER:

@@ -8,7 +8,9 @@ def broken_packages(tmp_path, monkeypatch):
     """Packages that fail in the ways in which real ones do."""
     (tmp_path / "fails_by_name.py").write_text("import nothing_of_this_name\n")
     (tmp_path / "fails_to_load.py").write_text("raise OSError('libfoo.so: wrong ABI\\nmore')\n")
-    (tmp_path / "crashes.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    (tmp_path / "crashes.py").write_text(
+        "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
+    )
     (tmp_path / "talks.py").write_text("print('hello')\ndef start():\n    print('again')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 

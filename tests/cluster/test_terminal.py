@@ -25,9 +25,7 @@ def visible(written: str) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize(
-    ("is_terminal", "wanted"), [(True, ["kept", "3"]), (False, ["kept", ""])]
-)
+@pytest.mark.parametrize(("is_terminal", "wanted"), [(True, ["kept", "3"]), (False, ["kept", ""])])
 def test_a_line_is_rewritten_on_a_terminal_only(monkeypatch, is_terminal, wanted):
     screen = Screen(is_terminal)
     monkeypatch.setattr("sys.stderr", screen)
@@ -36,4 +34,7 @@ def test_a_line_is_rewritten_on_a_terminal_only(monkeypatch, is_terminal, wanted
     terminal.show("2")
     terminal.keep("kept")
     terminal.show("3")
-    assert visible(screen.getvalue()) == wanted
+    shown = visible(screen.getvalue())
+    assert shown == wanted
+    terminal.clear()
+    assert visible(screen.getvalue()) == ["kept", ""]

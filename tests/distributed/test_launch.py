@@ -89,3 +89,28 @@ def test_the_environment_of_a_worker():
     assert more["THP_MEM_ALLOC_ENABLE"] == "1"
     assert more["GLOO_SOCKET_IFNAME"] == more["NCCL_SOCKET_IFNAME"] == "eth1"
     assert more["OMP_NUM_THREADS"] == "5"
+
+
+def test_what_ray_says_of_a_lost_worker_is_put_in_words():
+    from ray.exceptions import ActorDiedError, OutOfMemoryError
+
+    from gnn_dist.cluster.ray_run import _death, _News
+
+    class WorkerHealthCheckTimeoutError(Exception):
+        pass
+
+    class WorkerHealthCheckFailedError(Exception):
+        def __init__(self, failure: Exception) -> None:
+            super().__init__()
+            self.health_check_failure = failure
+
+    news = _News(peaks={1: 345})
+    died = ActorDiedError()
+    for error in (died, WorkerHealthCheckFailedError(died)):
+        told = _death(1, error, news, 5)
+        assert told == "rank 1 was killed, probably out of memory (peak 345 MiB)"
+    silent = _death(0, WorkerHealthCheckTimeoutError(), news, 120)
+    assert silent == "rank 0 has not answered for 120 s"
+    full = _death(1, OutOfMemoryError("x"), news, 5)
+    assert full == "rank 1 was killed by Ray because its host ran out of memory (peak 345 MiB)"
+    assert _death(1, ValueError("its own"), news, 5) is None

@@ -1,0 +1,227 @@
+"""Real Ray workers: restarts, errors, and what is left behind.
+
+Each test is one driver process with one Ray, since starting Ray takes most of the time.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gnn_dist.cluster import ray_session
+
+SECONDS = 280
+MARK = "GNN_DIST_TEST_MARK"
+
+RESTART = """
+import json, os, signal, sys, warnings
+import torch
+from gnn_dist.cluster import Workers, launch
+
+def work(context, payload):
+    print("a worker prints")
+    warnings.warn("a library warns")
+    context.world.control.barrier()
+    if context.rank == 1 and context.attempt == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if context.rank == 0 and context.attempt == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    total = context.world.gradients.all_reduce_sum(torch.tensor([context.rank + 1.0]))
+    context.report({"total": float(total)})
+    if context.rank == 0:
+        context.show("never on a pipe")
+        context.keep(f"in attempt {context.attempt}")
+    names = ("OMP_NUM_THREADS", "MALLOC_ARENA_MAX", "TOLD")
+    return {
+        "payload": payload,
+        "total": float(total),
+        "rank": context.rank,
+        "size": context.size,
+        "hosts": len(set(context.hosts)),
+        "attempt": context.attempt,
+        "folder": os.getcwd(),
+        "threads": torch.get_num_threads(),
+        "environment": {name: os.environ.get(name) for name in names},
+    }
+
+workers = Workers(2, threads=1, timeout=5, max_failures=2, environment={"TOLD": "yes"})
+print(json.dumps(launch(work, {"a": [1, 2]}, workers)))
+"""
+
+ERRORS = """
+import json, os, signal
+import torch
+from ray.cluster_utils import Cluster
+from gnn_dist.cluster import Workers, launch, ray_session
+from gnn_dist.errors import InputError, WorkerError
+
+def work(context, how):
+    assert context.attempt == 0
+    context.world.control.barrier()
+    if context.rank == 1 and how == "input":
+        raise InputError("train.lr: -1 is below 0")
+    if context.rank == 1 and how == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    context.world.gradients.all_reduce_sum(torch.ones(1))
+
+def tell(how, workers):
+    try:
+        launch(work, how, workers)
+    except Exception as error:
+        print(json.dumps([how, type(error).__name__, str(error), str(error.__cause__)]))
+
+tell("nowhere", Workers(1, address="127.0.0.1:1"))
+cluster = Cluster(
+    initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False}
+)
+try:
+    tell("input", Workers(2, address=cluster.address, max_failures=3))
+    tell("killed", Workers(2, address=cluster.address, max_failures=0))
+    ray_session.START = 3
+    tell("many", Workers(3, address=cluster.address, timeout=3))
+finally:
+    cluster.shutdown()
+"""
+
+SLEEP = """
+import os, sys, time
+from gnn_dist.cluster import Workers, launch
+
+def work(context, payload):
+    context.world.control.barrier()
+    if context.rank == 0:
+        context.keep("asleep")
+    time.sleep(600)
+
+try:
+    launch(work, None, Workers(2))
+except KeyboardInterrupt:
+    print("stopped", flush=True)
+"""
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    """Marks all processes of a test; those that it leaves behind are ended."""
+    value = uuid.uuid4().hex
+    yield value
+    for pid in marked(value):
+        os.kill(pid, signal.SIGKILL)
+
+
+def marked(value: str) -> list[int]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if value.encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def all_gone(value: str, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while marked(value):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def start(program: str, mark: str, **options: object) -> subprocess.Popen:
+    environment = {**os.environ, MARK: mark, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,
+    )
+
+
+def folders_of(pid: int) -> list[Path]:
+    found: list[Path] = []
+    for parent in {tempfile.gettempdir(), "/tmp"}:
+        found += Path(parent).glob(f"gnn-dist-{pid}-*")
+    return found
+
+
+def test_a_killed_and_a_stopped_worker_restart_the_group_quietly(mark, tmp_path):
+    process = start(RESTART, mark, cwd=tmp_path)
+    out, told = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, told
+    assert json.loads(out) == {
+        "payload": {"a": [1, 2]},
+        "total": 3.0,
+        "rank": 0,
+        "size": 2,
+        "hosts": 1,
+        "attempt": 2,
+        "folder": str(tmp_path),
+        "threads": 1,
+        "environment": {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1", "TOLD": "yes"},
+    }
+    first, second, last = told.splitlines()
+    assert "(1 of 2) after: " in first
+    assert "rank 1 " in first
+    assert "was killed, probably out of memory; its peak was " in first
+    assert "(2 of 2) after: " in second
+    assert "rank 0 " in second
+    assert "its process is stopped" in second
+    assert last == "in attempt 2"
+    assert all_gone(mark, 5)
+    assert folders_of(process.pid) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_errors_of_workers_reach_the_driver_as_themselves(mark, tmp_path):
+    process = start(ERRORS, mark, cwd=tmp_path)
+    out, told = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, told
+    nowhere, given, killed, many = (json.loads(line) for line in out.splitlines())
+    assert nowhere[:2] == ["nowhere", "InputError"]
+    assert "there is no Ray at '127.0.0.1:1'" in nowhere[2]
+    assert given[:3] == ["input", "InputError", "train.lr: -1 is below 0"]
+    assert "on rank 1:" in given[3]
+    assert "in work" in given[3]
+    assert killed[:2] == ["killed", "WorkerError"]
+    assert "rank 1 was killed, probably out of memory (peak " in killed[2]
+    assert many[:2] == ["many", "InputError"]
+    assert "3 workers need 3 CPUs, and the Ray cluster has 2 CPUs" in many[2]
+    assert all_gone(mark, 10)
+    assert folders_of(process.pid) == []
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_a_driver_that_is_interrupted_or_killed_leaves_no_process(mark, tmp_path, how):
+    process = start(SLEEP, mark, cwd=tmp_path)
+    assert process.stderr is not None
+    end = time.monotonic() + SECONDS
+    line = process.stderr.readline()
+    assert line == "asleep\n"
+    assert time.monotonic() < end
+    assert len(marked(mark)) > 4
+    if how is signal.SIGINT:
+        os.killpg(process.pid, how)  # as a terminal does: to everything in the foreground
+        out, told = process.communicate(timeout=60)
+        assert (process.returncode, out, told) == (0, "stopped\n", "")
+        assert all_gone(mark, 5)
+    else:
+        os.kill(process.pid, how)
+        process.communicate(timeout=60)
+        assert all_gone(mark, 60)
+        assert len(folders_of(process.pid)) == 1
+        # The next run clears up after it.
+        ray_session.make_folder().rmdir()
+    assert folders_of(process.pid) == []
