@@ -10,8 +10,6 @@ of the first layer's four gates, computed once a snapshot), gates in the order i
 Rows are taken in chunks that stay in cache for all steps of both layers; see ``gru_windows``.
 """
 
-import math
-
 import numpy as np
 from numba import njit
 
@@ -85,19 +83,23 @@ def _forward(
 
 
 @njit(inline="always")
-def _cell_back(gates, before, after, dh, shift, dc, d_gates, rows, hidden):
+def _cell_back(gates, before, after, dh, shift, dc, d_gates, squashed, zero, rows, hidden):
     """Gradient of the gates' inputs from that of h (``dh`` columns from ``shift``) and c."""
+    one = zero[0] + 1
     for q in range(rows):
+        for j in range(hidden):
+            squashed[j] = after[q, j]
+        tanh_add(squashed, 0, zero, 0, hidden)
         for j in range(hidden):
             i, f = gates[q, j], gates[q, hidden + j]
             g, o = gates[q, 2 * hidden + j], gates[q, 3 * hidden + j]
-            t = math.tanh(after[q, j])
+            t = squashed[j]
             d = dh[q, shift + j]
-            c = dc[q, j] + d * o * (1 - t * t)
-            d_gates[q, j] = c * g * i * (1 - i)
-            d_gates[q, hidden + j] = c * before[q, j] * f * (1 - f)
-            d_gates[q, 2 * hidden + j] = c * i * (1 - g * g)
-            d_gates[q, 3 * hidden + j] = d * t * o * (1 - o)
+            c = dc[q, j] + d * o * (one - t * t)
+            d_gates[q, j] = c * g * i * (one - i)
+            d_gates[q, hidden + j] = c * before[q, j] * f * (one - f)
+            d_gates[q, 2 * hidden + j] = c * i * (one - g * g)
+            d_gates[q, 3 * hidden + j] = d * t * o * (one - o)
             dc[q, j] = c * f
 
 
@@ -116,6 +118,8 @@ def _backward(
     back = tmp[10 * size : 12 * size].reshape(rows, 2 * hidden)
     own = tmp[12 * size : 13 * size].reshape(rows, hidden)
     back1 = tmp[13 * size : 14 * size].reshape(rows, hidden)
+    squashed = np.empty(hidden, tmp.dtype)
+    zero = np.zeros(hidden, tmp.dtype)
     dh[:] = 0
     dc1[:] = 0
     dc2[:] = 0
@@ -125,7 +129,10 @@ def _backward(
             for q in range(rows):
                 for j in range(2 * hidden):
                     dh[q, j] += out[first + q, j]
-        _cell_back(gates[1, k], cs[1, k], cs[1, k + 1], dh, hidden, dc2, d_gates, rows, hidden)
+        _cell_back(
+            gates[1, k], cs[1, k], cs[1, k + 1], dh, hidden, dc2, d_gates, squashed, zero, rows,
+            hidden,
+        )  # fmt: skip
         for q in range(rows):
             for j in range(4 * hidden):
                 d_bias[j] += d_gates[q, j]
@@ -138,7 +145,9 @@ def _backward(
             for j in range(hidden):
                 dh[q, j] += back[q, j]
                 dh[q, hidden + j] = back[q, hidden + j]
-        _cell_back(gates[0, k], cs[0, k], cs[0, k + 1], dh, 0, dc1, d_gates, rows, hidden)
+        _cell_back(
+            gates[0, k], cs[0, k], cs[0, k + 1], dh, 0, dc1, d_gates, squashed, zero, rows, hidden
+        )
         for q in range(rows):
             node, b = divmod(first + q, windows)
             target = d_projected[node, slots[k, b]]

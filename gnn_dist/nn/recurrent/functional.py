@@ -13,25 +13,27 @@ from torch import Tensor
 from gnn_dist.kernels import gru_windows, lstm_windows, parallel
 
 PARTS = 8
-"""Ranges of nodes with weight gradients of their own; fixed, so that sums never depend on the
-number of threads."""
+"""Ranges of nodes with weight gradients of their own, at most; their number depends on the sizes
+alone, so that sums never depend on the number of threads."""
 
 ROWS = 256
 """Rows a chunk: 8 steps of 32 units in float32 stay within a second-level cache."""
 
 
 class Plan(NamedTuple):
-    """How a recurrence is cut: nodes a chunk, chunks in all, rows a chunk."""
+    """How a recurrence is cut: parts, nodes a chunk, chunks in all, rows a chunk."""
 
+    parts: int
     chunk: int
     chunks: int
     rows: int
 
 
 def _plan(nodes: int, windows: int) -> Plan:
-    per_part = -(-nodes // PARTS)
+    parts = max(1, min(PARTS, nodes * windows // ROWS))
+    per_part = -(-nodes // parts)
     chunk = max(1, min(per_part, ROWS // windows))
-    return Plan(chunk, PARTS * -(-per_part // chunk), chunk * windows)
+    return Plan(parts, chunk, parts * -(-per_part // chunk), chunk * windows)
 
 
 def _array(tensor: Tensor) -> np.ndarray:
@@ -66,8 +68,9 @@ class _Gru(torch.autograd.Function):
         arrays = [_array(t) for t in (projected, begin, w_zr, w_c)]
         if nodes:
             parallel.run(
-                gru_windows.forward_parts, PARTS, nodes, PARTS, plan.chunk, slots, *arrays, every,
-                out.numpy(), kept_h.numpy(), kept_g.numpy(), work=nodes * windows * steps,
+                gru_windows.forward_parts, plan.parts, nodes, plan.parts, plan.chunk, slots,
+                *arrays, every, out.numpy(), kept_h.numpy(), kept_g.numpy(),
+                work=nodes * windows * steps,
             )  # fmt: skip
         ctx.save_for_backward(projected, begin, w_zr, w_c, kept_h, kept_g)
         ctx.slots, ctx.every, ctx.plan = slots, every, plan
@@ -78,15 +81,16 @@ class _Gru(torch.autograd.Function):
         projected, begin, w_zr, w_c, kept_h, kept_g = ctx.saved_tensors
         steps, windows = ctx.slots.shape
         nodes, hidden = projected.shape[0], w_c.shape[0]
+        plan: Plan = ctx.plan
         d_out = _array(gradients[0]).reshape(-1, nodes * windows, hidden)
         d_projected = torch.zeros_like(projected, memory_format=torch.contiguous_format)
         d_start = torch.zeros_like(begin, memory_format=torch.contiguous_format)
-        d_w_zr = torch.zeros((PARTS, hidden, 2 * hidden), dtype=w_c.dtype)
-        d_w_c = torch.zeros((PARTS, hidden, hidden), dtype=w_c.dtype)
+        d_w_zr = torch.zeros((plan.parts, hidden, 2 * hidden), dtype=w_c.dtype)
+        d_w_c = torch.zeros((plan.parts, hidden, hidden), dtype=w_c.dtype)
         arrays = [_array(t) for t in (projected, begin, w_zr, w_c, w_zr.t(), w_c.t())]
         if nodes:
             parallel.run(
-                gru_windows.backward_parts, PARTS, nodes, PARTS, ctx.plan.chunk, ctx.slots,
+                gru_windows.backward_parts, plan.parts, nodes, plan.parts, plan.chunk, ctx.slots,
                 *arrays, ctx.every, d_out, kept_h.numpy(), kept_g.numpy(), d_projected.numpy(),
                 d_start.numpy(), d_w_zr.numpy(), d_w_c.numpy(), work=nodes * windows * steps,
             )  # fmt: skip
@@ -166,8 +170,8 @@ class _Lstm2(torch.autograd.Function):
         arrays = [_array(t) for t in (projected, begin, w1, w2, bias)]
         if nodes:
             parallel.run(
-                lstm_windows.forward_parts, PARTS, nodes, PARTS, plan.chunk, slots, *arrays, every,
-                out.numpy(), last.numpy(), *(k.numpy() for k in kept),
+                lstm_windows.forward_parts, plan.parts, nodes, plan.parts, plan.chunk, slots,
+                *arrays, every, out.numpy(), last.numpy(), *(k.numpy() for k in kept),
                 work=nodes * windows * steps,
             )  # fmt: skip
         ctx.save_for_backward(projected, begin, w1, w2, bias, *kept)
@@ -181,14 +185,17 @@ class _Lstm2(torch.autograd.Function):
         projected, begin, w1, w2, bias, *kept = ctx.saved_tensors
         steps, windows = ctx.slots.shape
         nodes, hidden = projected.shape[0], w1.shape[0]
+        plan: Plan = ctx.plan
         d_out = _array(gradients[0]).reshape(-1, nodes * windows, 2 * hidden)
         d_projected = torch.zeros_like(projected, memory_format=torch.contiguous_format)
         d_start = torch.zeros_like(begin, memory_format=torch.contiguous_format)
-        d_w1, d_w2, d_bias = (torch.zeros((PARTS, *w.shape), dtype=w.dtype) for w in (w1, w2, bias))
+        d_w1, d_w2, d_bias = (
+            torch.zeros((plan.parts, *w.shape), dtype=w.dtype) for w in (w1, w2, bias)
+        )
         arrays = [_array(t) for t in (projected, begin, w1, w2, bias, w1.t(), w2.t())]
         if nodes:
             parallel.run(
-                lstm_windows.backward_parts, PARTS, nodes, PARTS, ctx.plan.chunk, ctx.slots,
+                lstm_windows.backward_parts, plan.parts, nodes, plan.parts, plan.chunk, ctx.slots,
                 *arrays, ctx.every, d_out, *(k.numpy() for k in kept), d_projected.numpy(),
                 d_start.numpy(), d_w1.numpy(), d_w2.numpy(), d_bias.numpy(),
                 work=nodes * windows * steps,

@@ -99,7 +99,7 @@ class DynamicModel(Protocol):
         ...
 
     def spatial_calls(self) -> int:
-        """Aggregations a snapshot in ``spatial``."""
+        """Aggregations a snapshot in ``spatial``; with none, ``spatial`` is row by row."""
         ...
 
     def spatial_width(self) -> int:
