@@ -14,6 +14,8 @@ are of steps taken in turn in one process.
     reversible_packed  ours, rows aggregated as values and a bit mask
 """
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
@@ -343,7 +345,7 @@ def main() -> None:
     timed_layers = 8 if options.quick else 28
     seconds = times(names, timed_layers, gates, options.repeats)
     torch.set_num_threads(1)
-    by_degree = degrees(5_000 if options.quick else 50_000, max(options.repeats, 9))
+    by_degree = degrees(50_000, max(options.repeats, 9))
 
     def peak(name: str, layers: int) -> float:
         found = [r for r in by_depth if (r["name"], r["layers"]) == (name, layers)]
@@ -401,7 +403,8 @@ def main() -> None:
     print()
     finish("deep", [r for r in rows if r["table"] == "time"], targets, None)
     if options.json is not None:
-        finish("deep", rows, targets, options.json)
+        with contextlib.redirect_stdout(io.StringIO()):
+            finish("deep", rows, targets, options.json)
 
 
 if __name__ == "__main__":
