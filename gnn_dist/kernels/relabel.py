@@ -67,10 +67,8 @@ def relabel(sources, table, bits, epoch, nodes, count, out):
 
 
 def warmup() -> None:
-    """Compile for both widths of ids and of tables."""
-    for dtype in (np.int32, np.int64):
-        for width in (np.uint32, np.uint64):
-            table, nodes = np.zeros(2, width), np.empty(3, np.int64)
-            sources, out = np.array([1, 1], dtype), np.empty(2, np.int32)
-            enter(np.zeros(1, np.int64), table, 4, 1, nodes)
-            relabel(sources, table, 4, 1, nodes, 1, sources if dtype is np.int32 else out)
+    """Compile for int32 ids and the table of a graph that has them."""
+    table, bits, _ = new_table(2)
+    nodes, sources = np.empty(3, np.int64), np.array([1, 1], np.int32)
+    enter(np.zeros(1, np.int64), table, bits, 1, nodes)
+    relabel(sources, table, bits, 1, nodes, 1, sources)

@@ -256,12 +256,11 @@ def _take(values, index, out):
 
 
 def warmup() -> None:
-    """Compile for int32 and int64 sources."""
+    """Compile for int32 sources, and what is taken of int32 and int64 tables."""
     indptr, rows = np.array([0, 1], np.int64), np.zeros(1, np.int64)
-    positions = np.zeros(1, np.int64)
-    for dtype in (np.int32, np.int64):
-        indices, out = np.zeros(1, dtype), np.empty(1, dtype)
-        frontier = extents(indptr, rows, 1, False)
-        fill(indices, np.uint64(0), rows, *frontier, 1, False, out, positions)
-        copy_rows(indices, *frontier, out, positions)
-        take(indices, rows)
+    indices, out = np.zeros(1, np.int32), np.empty(1, np.int32)
+    frontier = extents(indptr, rows, 1, False)
+    fill(indices, np.uint64(0), rows, *frontier, 1, False, out, rows.copy())
+    copy_rows(indices, *frontier, out, rows.copy())
+    take(indices, rows)
+    take(rows, rows)

@@ -139,9 +139,11 @@ def weighted_positions(weights, key, ids, starts, lengths, out_indptr, replace, 
 
 
 def warmup() -> None:
-    """Compile for both widths of weights."""
-    indptr, rows = np.array([0, 1], np.int64), np.zeros(1, np.int64)
-    for dtype in (np.float32, np.float64):
-        weights = np.ones(1, dtype)
-        *frontier, _ = weighted_extents(indptr, weights, rows, 1, False)
-        weighted_positions(weights, np.uint64(0), rows, *frontier, False, rows.copy())
+    """Compile for float32 weights."""
+    indptr, rows, weights = (
+        np.array([0, 1], np.int64),
+        np.zeros(1, np.int64),
+        np.ones(1, np.float32),
+    )
+    *frontier, _ = weighted_extents(indptr, weights, rows, 1, False)
+    weighted_positions(weights, np.uint64(0), rows, *frontier, False, rows.copy())
