@@ -30,11 +30,20 @@ def keyed_dropout(
     if out is None:
         out = np.empty_like(x)
     drop = threshold(p)
-    scale = x.dtype.type(65536 / (65536 - drop))
     if out.size:
-        args = (x, ids, np.uint64(key), np.uint64(drop), scale, out)
+        args = (x, ids, np.uint64(key), np.uint64(drop), _scale(drop, x.dtype), out)
         parallel.run(_dropout, x.shape[0], *args, work=x.size // 4)
     return out
+
+
+def drop_rows(lo: int, hi: int, x: np.ndarray, ids: np.ndarray, key: int, drop: int) -> None:
+    """``keyed_dropout`` of rows ``lo .. hi - 1`` of ``x`` in place, on the calling thread; ``drop``
+    is the ``threshold`` of the probability."""
+    _dropout(lo, hi, x, ids, np.uint64(key), np.uint64(drop), _scale(drop, x.dtype), x)
+
+
+def _scale(drop: int, dtype: np.dtype) -> np.floating:
+    return dtype.type(65536 / (65536 - drop))
 
 
 @njit(cache=True, nogil=True)

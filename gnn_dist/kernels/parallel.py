@@ -91,13 +91,53 @@ def run_ranges(fn: Callable[..., Any], bounds: Sequence[int], *args: Any) -> Non
                 helper.result()
 
 
+def run_tasks(task: Callable[[int], Any], count: int) -> None:
+    """Call ``task(0)`` to ``task(count - 1)`` on threads in which torch is single-threaded.
+
+    For tasks that call torch: what a task computes does not depend on the number of threads. With
+    one thread they run in the caller; otherwise the caller waits.
+    """
+    threads = min(num_threads(), count)
+    if num_threads() == 1:
+        for k in range(count):
+            task(k)
+        return
+    turn = itertools.count()
+
+    def work() -> None:
+        while (k := next(turn)) < count:
+            task(k)
+
+    helpers = [_executor(threads).submit(work) for _ in range(threads)]
+    for helper in helpers:
+        helper.exception()  # let all end before an error is raised
+    for helper in helpers:
+        helper.result()
+
+
 def _executor(threads: int) -> ThreadPoolExecutor:
-    """The pool of this process, shared by all callers; grows to the largest number asked for."""
+    """The pool of this process, shared by all callers; grows to the largest number asked for.
+
+    torch runs single-threaded in its threads. ``torch.set_num_threads`` holds for the calling
+    thread and for threads that have not used torch yet, so the caller sets its own number again.
+    """
     global _pool
     with _pool_lock:
         if _pool is None or _pool._max_workers < threads:
-            _pool = ThreadPoolExecutor(threads, thread_name_prefix="gnn-dist-kernel")
+            own = torch.get_num_threads()
+            pool = ThreadPoolExecutor(threads, "gnn-dist-kernel", initializer=_be_single_threaded)
+            ready = threading.Barrier(threads + 1)
+            for _ in range(threads):
+                pool.submit(ready.wait)
+            ready.wait()
+            torch.set_num_threads(own)
+            _pool = pool
         return _pool
+
+
+def _be_single_threaded() -> None:
+    torch.get_num_threads()  # the first call in a thread takes the process's number: not later
+    torch.set_num_threads(1)
 
 
 def _forget_pool() -> None:

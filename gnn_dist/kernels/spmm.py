@@ -7,6 +7,8 @@ its edges, by one thread: the same bits for every number of threads. See ``vecto
 are processed, and ``transpose`` for how gradients become sums over the out-edges.
 """
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
@@ -16,22 +18,22 @@ from gnn_dist.kernels.vector import (
     divide,
     flat,
     fma,
+    item,
     load,
+    multiply,
+    over_columns,
+    pointer,
     prefetch,
-    relu,
     splat,
     store,
     total,
     where_positive,
     zeros1,
-    zeros16,
     zeros32,
-    zeros64,
-    zeros256,
 )
 
-_AHEAD = 10  # edges; the lines of a source's row are asked for this long before they are read
-_LINE = 64
+_AHEAD = 12  # edges; a source's row is asked for this long before it is read
+_PAIR = 128  # bytes: the processor fetches the other line of a pair by itself; asking costs time
 
 
 def spmm(
@@ -56,11 +58,11 @@ def spmm(
     if out is None:
         out = np.empty((rows, width), dtype)
     assert (out.shape, out.dtype) == ((rows, width), dtype)
-    heads = 1 if coef is None or coef.ndim == 1 else coef.shape[1]
-    assert width % heads == 0
+    heads = 0 if coef is None else coef.size // max(indices.size, 1)
+    assert heads == 0 or width % heads == 0
     if out.size:
         weights = _NO_COEF[dtype.type] if coef is None else _line(coef, dtype)
-        args = (indptr, indices, flat(x), flat(out), width // heads, heads, weights, mean, ahead)
+        args = (indptr, indices, flat(x), flat(out), width, heads, weights, mean, ahead)
         parallel.run_rows(_spmm, indptr, *args)
     return out
 
@@ -71,57 +73,68 @@ def self_mean(
     x: np.ndarray,
     *,
     index: np.ndarray | None = None,
-    rectify: bool = False,
-    columns: int | None = None,
     out: np.ndarray | None = None,
 ) -> np.ndarray:
-    """``[self | mean]``: row ``r`` is ``x[r]`` beside the mean of its sources' rows.
+    """``[self | mean]``, [num_dst, 2F]: row ``r`` is ``x[r]`` beside the mean of its sources' rows.
 
     With ``index`` int64[num_src], source ``s`` is row ``index[s]`` of the table ``x``: the first
-    layer reads the feature table without a gathered copy. ``rectify`` takes max(x, 0) of every row
-    that is read. The result is [num_dst, columns], ``columns`` at least 2F (the default); one more
-    column is filled with 1 (so that a bias is a row of the weight matrix), those after it with 0.
+    layer reads the feature table without a gathered copy.
     """
     rows, width = indptr.size - 1, x.shape[1]
-    columns = 2 * width if columns is None else columns
     dtype = _wide(x.dtype)
     if out is None:
-        out = np.empty((rows, columns), dtype)
-    assert columns >= 2 * width
-    assert (out.shape, out.dtype) == ((rows, columns), dtype)
+        out = np.empty((rows, 2 * width), dtype)
+    assert (out.shape, out.dtype) == ((rows, 2 * width), dtype)
     if out.size:
-        table_rows = _NO_INDEX if index is None else index
-        args = (indptr, indices, flat(x), flat(out), width, columns, table_rows, rectify)
-        parallel.run_rows(_self_mean, indptr, *args)
+        args = self_mean_args(indptr, indices, x, index)
+        parallel.run_rows(self_mean_rows, indptr, *args, flat(out), 0)
     return out
+
+
+def self_mean_args(
+    indptr: np.ndarray, indices: np.ndarray, x: np.ndarray, index: np.ndarray | None
+) -> tuple[Any, ...]:
+    """What ``self_mean_rows(lo, hi, *args, out, first)`` takes between: rows ``lo .. hi - 1`` of
+    ``self_mean`` are written to the flat ``out``, whose first row is row ``first``."""
+    return indptr, indices, flat(x), x.shape[1], _NO_INDEX if index is None else index
 
 
 def self_mean_backward(
     transposed: tuple[np.ndarray, np.ndarray],
     inverse_degree: np.ndarray,
     grad: np.ndarray,
-    width: int,
     *,
-    mask: np.ndarray | None = None,
     out: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Gradient of ``self_mean`` with respect to ``x``: [num_src, width].
+    """Gradient of ``self_mean`` with respect to ``x``, [num_src, F], from ``grad`` [num_dst, 2F].
 
     ``transposed`` is (indptr, destinations) by source, ``inverse_degree`` float[num_dst] is
-    1 / in-degree, ``grad`` [num_dst, >= 2 * width]. With ``mask`` [num_src, width] (what was
-    rectified), rows are 0 where it is not positive.
+    1 / in-degree.
     """
-    indptr, destinations = transposed
-    rows = indptr.size - 1
+    indptr = transposed[0]
+    width = grad.shape[1] // 2
     if out is None:
-        out = np.empty((rows, width), grad.dtype)
-    assert out.shape == (rows, width)
+        out = np.empty((indptr.size - 1, width), grad.dtype)
+    assert out.shape == (indptr.size - 1, width)
     if out.size:
-        masked = mask is not None
-        args = (flat(grad), grad.shape[1], grad.shape[0], flat(out), width, inverse_degree)
-        line = flat(mask) if mask is not None else flat(grad)
-        parallel.run_rows(_self_mean_backward, indptr, indptr, destinations, *args, line, masked)
+        args = self_mean_backward_args(transposed, inverse_degree, grad, None, 1.0)
+        parallel.run_rows(self_mean_backward_rows, indptr, *args, flat(out), 0)
     return out
+
+
+def self_mean_backward_args(
+    transposed: tuple[np.ndarray, np.ndarray],
+    inverse_degree: np.ndarray,
+    grad: np.ndarray,
+    active: np.ndarray | None,
+    scale: float,
+) -> tuple[Any, ...]:
+    """What ``self_mean_backward_rows(lo, hi, *args, out, first)`` takes between, as for
+    ``self_mean_args``. With ``active`` [num_src, F], the result is multiplied by ``scale`` where
+    it is positive and 0 elsewhere: the gradient through a ReLU and dropout that gave it."""
+    mask = _NO_COEF[grad.dtype.type] if active is None else flat(active)
+    scales = (mask, grad.dtype.type(scale))
+    return *transposed, flat(grad), grad.shape[0], grad.shape[1] // 2, inverse_degree, *scales
 
 
 def edge_dot(
@@ -157,239 +170,149 @@ _NO_INDEX = np.empty(0, np.int64)
 _NO_COEF = {t: np.empty(0, t) for t in (np.float32, np.float64)}
 
 
-@njit(cache=True, nogil=True)
-def _plain(acc, x, stride, offset, indices, lo, hi):
+@njit(cache=True, forceinline=True)
+def _sum(acc, x, stride, offset, rows, lo, hi):
+    """``acc`` plus the vectors at column ``offset`` of rows ``rows[lo:hi]`` of ``x``."""
     for e in range(lo, hi):
-        acc = add(acc, load(acc, x, np.int64(indices[e]) * stride + offset))
+        acc = add(acc, load(acc, x, np.int64(item(rows, e)) * stride + offset))
     return acc
 
 
-@njit(cache=True, nogil=True)
-def _weighted(acc, x, stride, offset, indices, lo, hi, coef, heads, head):
-    for e in range(lo, hi):
-        value = load(acc, x, np.int64(indices[e]) * stride + offset)
-        acc = fma(splat(acc, coef[e * heads + head]), value, acc)
-    return acc
+@njit(cache=True, forceinline=True)
+def _ask(x, stride, line, row):
+    """Prefetch row ``row``; ``line`` is the numbers in a pair of cache lines."""
+    for c in range(0, stride, line):
+        prefetch(x, row * stride + c)
 
 
-@njit(cache=True, nogil=True)
-def _ask(x, stride, width, indices, lo, hi):
-    """Prefetch the rows of edges ``lo .. hi - 1``."""
-    for e in range(lo, min(hi, indices.size)):
-        row = np.int64(indices[e]) * stride
-        for c in range(0, width, _LINE // x.itemsize):
-            prefetch(x, row + c)
-
-
-@njit(cache=True, nogil=True)
-def _spmm_block(zero, x, stride, out, at, offset, indices, lo, hi, coef, heads, head, mean):
-    if coef.size:
-        acc = _weighted(zero, x, stride, offset, indices, lo, hi, coef, heads, head)
+@njit(cache=True, forceinline=True)
+def _spmm_block(zero, c, args):
+    x, stride, out, at, rows, lo, hi, coef, heads, head, mean = args
+    acc = zero
+    if heads:
+        for e in range(lo, hi):
+            value = load(acc, x, np.int64(item(rows, e)) * stride + c)
+            acc = fma(splat(acc, item(coef, e * heads + head)), value, acc)
     else:
-        acc = _plain(zero, x, stride, offset, indices, lo, hi)
+        acc = _sum(acc, x, stride, c, rows, lo, hi)
     if mean:
         acc = divide(acc, splat(acc, max(hi - lo, 1)))
-    store(out, at + offset, acc)
-
-
-@njit(cache=True, nogil=True)
-def _spmm(row_lo, row_hi, indptr, indices, x, out, width, heads, coef, mean, ahead):
-    """Columns go in blocks of 256, 128, ... bytes; a last odd block overlaps the one before it."""
-    stride = width * heads
-    wide = 256 // out.itemsize
-    for r in range(row_lo, row_hi):
-        lo, hi, at = indptr[r], indptr[r + 1], r * stride
-        if ahead:
-            _ask(x, stride, stride, indices, lo + _AHEAD, hi + _AHEAD)
-        for h in range(heads):
-            c, end = h * width, (h + 1) * width
-            tail = (x, stride, out, at)
-            edges = (indices, lo, hi, coef, heads, h, mean)
-            while c + wide <= end:
-                _spmm_block(zeros256(out), *tail, c, *edges)
-                c += wide
-            if end - c > wide // 2 and width >= wide:
-                _spmm_block(zeros256(out), *tail, end - wide, *edges)
-                c = end
-            while c + wide // 4 <= end:
-                _spmm_block(zeros64(out), *tail, c, *edges)
-                c += wide // 4
-            if end - c > wide // 16 and width >= wide // 4:
-                _spmm_block(zeros64(out), *tail, end - wide // 4, *edges)
-                c = end
-            while c + wide // 16 <= end:
-                _spmm_block(zeros16(out), *tail, c, *edges)
-                c += wide // 16
-            if c < end and width >= wide // 16:
-                _spmm_block(zeros16(out), *tail, end - wide // 16, *edges)
-                c = end
-            while c < end:
-                _spmm_block(zeros1(out), *tail, c, *edges)
-                c += 1
-
-
-@njit(cache=True, nogil=True)
-def _rectified(acc, x, stride, offset, indices, lo, hi):
-    for e in range(lo, hi):
-        acc = add(acc, relu(load(acc, x, np.int64(indices[e]) * stride + offset)))
-    return acc
-
-
-@njit(cache=True, nogil=True)
-def _self_mean_block(zero, x, width, out, at, c, row, indices, lo, hi, rectify):
-    own = load(zero, x, row + c)
-    if rectify:
-        own = relu(own)
-        acc = _rectified(zero, x, width, c, indices, lo, hi)
-    else:
-        acc = _plain(zero, x, width, c, indices, lo, hi)
-    store(out, at + c, own)
-    store(out, at + width + c, divide(acc, splat(acc, max(hi - lo, 1))))
-
-
-@njit(cache=True, nogil=True)
-def _self_mean_row(x, width, out, at, row, indices, lo, hi, rectify):
-    wide = 256 // out.itemsize
-    c = 0
-    tail = (row, indices, lo, hi, rectify)
-    while c + wide <= width:
-        _self_mean_block(zeros256(out), x, width, out, at, c, *tail)
-        c += wide
-    if width - c > wide // 2 and width >= wide:
-        _self_mean_block(zeros256(out), x, width, out, at, width - wide, *tail)
-        c = width
-    while c + wide // 4 <= width:
-        _self_mean_block(zeros64(out), x, width, out, at, c, *tail)
-        c += wide // 4
-    if width - c > wide // 16 and width >= wide // 4:
-        _self_mean_block(zeros64(out), x, width, out, at, width - wide // 4, *tail)
-        c = width
-    while c + wide // 16 <= width:
-        _self_mean_block(zeros16(out), x, width, out, at, c, *tail)
-        c += wide // 16
-    if c < width and width >= wide // 16:
-        _self_mean_block(zeros16(out), x, width, out, at, width - wide // 16, *tail)
-        c = width
-    while c < width:
-        _self_mean_block(zeros1(out), x, width, out, at, c, *tail)
-        c += 1
-
-
-@njit(cache=True, nogil=True)
-def _pad(out, at, width, columns):
-    if columns > 2 * width:
-        out[at + 2 * width] = 1
-        for c in range(2 * width + 1, columns):
-            out[at + c] = 0
-
-
-@njit(cache=True, nogil=True)
-def _self_mean(row_lo, row_hi, indptr, indices, x, out, width, columns, index, rectify):
-    most = 0
-    for r in range(row_lo, row_hi):
-        most = max(most, indptr[r + 1] - indptr[r])
-    rows = np.empty(most, np.int64)  # of x, for the edges of one destination
-    translate = index.size > 0
-    for r in range(row_lo, row_hi):
-        lo, hi, at = indptr[r], indptr[r + 1], r * columns
-        for e in range(lo + _AHEAD, min(hi + _AHEAD, indices.size)):
-            source = np.int64(indices[e])
-            if translate:
-                source = index[source]
-            for c in range(0, width, _LINE // x.itemsize):
-                prefetch(x, source * width + c)
-        for e in range(lo, hi):
-            rows[e - lo] = index[indices[e]] if translate else indices[e]
-        own = index[r] if translate else r
-        _self_mean_row(x, width, out, at, own * width, rows, 0, hi - lo, rectify)
-        _pad(out, at, width, columns)
-
-
-@njit(cache=True, nogil=True)
-def _self_mean_backward_block(
-    zero, grad, stride, own, out, at, width, c, destinations, lo, hi, inverse, mask, masked
-):
-    acc = zero
-    if own >= 0:
-        acc = load(zero, grad, own + c)
-    for e in range(lo, hi):
-        destination = np.int64(destinations[e])
-        value = load(acc, grad, destination * stride + width + c)
-        acc = fma(splat(acc, inverse[destination]), value, acc)
-    if masked:
-        acc = where_positive(load(acc, mask, at + c), acc)
     store(out, at + c, acc)
 
 
 @njit(cache=True, nogil=True)
-def _self_mean_backward(
+def _spmm(row_lo, row_hi, indptr, indices, x, out, stride, heads, coef, mean, ahead):
+    """``heads`` 0 is one head without weights."""
+    line = _PAIR // x.itemsize
+    width = stride // max(heads, 1)
+    last = indices.size
+    px, po, pi, pc = pointer(x), pointer(out), pointer(indices), pointer(coef)
+    for r in range(row_lo, row_hi):
+        lo, hi = indptr[r], indptr[r + 1]
+        if ahead:
+            for e in range(lo + _AHEAD, min(hi + _AHEAD, last)):
+                _ask(px, stride, line, np.int64(item(pi, e)))
+        for h in range(max(heads, 1)):
+            args = (px, stride, po, r * stride, pi, lo, hi, pc, heads, h, mean)
+            over_columns(_spmm_block, out, h * width, (h + 1) * width, args)
+
+
+@njit(cache=True, forceinline=True)
+def _self_mean_block(zero, c, args):
+    x, width, out, at, own, rows, count = args
+    mine, acc = load(zero, x, own * width + c), _sum(zero, x, width, c, rows, 0, count)
+    store(out, at + c, mine)
+    store(out, at + width + c, divide(acc, splat(acc, max(count, 1))))
+
+
+@njit(cache=True, nogil=True)
+def self_mean_rows(row_lo, row_hi, indptr, indices, x, width, index, out, first):
+    line = _PAIR // x.itemsize
+    translate = index.size > 0
+    most = 0
+    for r in range(row_lo, row_hi):
+        most = max(most, indptr[r + 1] - indptr[r])
+    found = np.empty(most, np.int64)  # rows of x for the edges of one destination
+    px, po, pi, pt = pointer(x), pointer(out), pointer(indices), pointer(index)
+    rows = pointer(found)
+    for r in range(row_lo, row_hi):
+        lo, hi = indptr[r], indptr[r + 1]
+        if translate:  # hidden rows lie in the order in which they are first read: no need
+            for e in range(lo + _AHEAD, min(hi + _AHEAD, indices.size)):
+                _ask(px, width, line, item(pt, np.int64(item(pi, e))))
+        for e in range(lo, hi):
+            s = np.int64(item(pi, e))
+            found[e - lo] = item(pt, s) if translate else s
+        own = index[r] if translate else r
+        args = (px, width, po, 2 * (r - first) * width, own, rows, hi - lo)
+        over_columns(_self_mean_block, out, 0, width, args)
+
+
+@njit(cache=True, forceinline=True)
+def _self_mean_backward_block(zero, c, args):
+    grad, own, out, at, width, rows, lo, hi, inverse, mask, place, scale, masked = args
+    acc = zero
+    if own >= 0:
+        acc = load(zero, grad, own + c)
+    for e in range(lo, hi):
+        d = np.int64(item(rows, e))
+        value = load(acc, grad, 2 * d * width + width + c)
+        acc = fma(splat(acc, item(inverse, d)), value, acc)
+    if masked:
+        acc = where_positive(load(acc, mask, place + c), multiply(acc, splat(acc, scale)))
+    store(out, at + c, acc)
+
+
+@njit(cache=True, nogil=True)
+def self_mean_backward_rows(
     row_lo,
     row_hi,
     indptr,
     destinations,
     grad,
-    stride,
     num_dst,
-    out,
     width,
     inverse,
     mask,
-    masked,
+    scale,
+    out,
+    first,
 ):
-    wide = 256 // out.itemsize
+    pg, po, pd = pointer(grad), pointer(out), pointer(destinations)
+    pi, pm = pointer(inverse), pointer(mask)
+    masked = mask.size > 0
     for r in range(row_lo, row_hi):
-        own = r * stride if r < num_dst else -1
-        head = (grad, stride, own, out, r * width, width)
-        tail = (destinations, indptr[r], indptr[r + 1], inverse, mask, masked)
-        c = 0
-        while c + wide <= width:
-            _self_mean_backward_block(zeros256(out), *head, c, *tail)
-            c += wide
-        if width - c > wide // 2 and width >= wide:
-            _self_mean_backward_block(zeros256(out), *head, width - wide, *tail)
-            c = width
-        while c + wide // 4 <= width:
-            _self_mean_backward_block(zeros64(out), *head, c, *tail)
-            c += wide // 4
-        if width - c > wide // 16 and width >= wide // 4:
-            _self_mean_backward_block(zeros64(out), *head, width - wide // 4, *tail)
-            c = width
-        while c + wide // 16 <= width:
-            _self_mean_backward_block(zeros16(out), *head, c, *tail)
-            c += wide // 16
-        if c < width and width >= wide // 16:
-            _self_mean_backward_block(zeros16(out), *head, width - wide // 16, *tail)
-            c = width
-        while c < width:
-            _self_mean_backward_block(zeros1(out), *head, c, *tail)
-            c += 1
+        own = 2 * r * width if r < num_dst else -1
+        edges = (pd, indptr[r], indptr[r + 1], pi, pm, r * width, scale, masked)
+        args = (pg, own, po, (r - first) * width, width, *edges)
+        over_columns(_self_mean_backward_block, out, 0, width, args)
 
 
-@njit(cache=True, nogil=True)
-def _dot(acc, a, i, b, j, length):
-    """Inner product of ``a[i : i + length]`` and ``b[j : j + length]``, and the rest of it."""
-    lanes = 32 // a.itemsize
-    c = 0
+@njit(cache=True, forceinline=True)
+def _dot(zero, one, a, i, b, j, lanes, length):
+    """Inner product of ``a[i : i + length]`` and ``b[j : j + length]``; ``zero`` has ``lanes``."""
+    c, acc = 0, zero
     while c + lanes <= length:
         acc = fma(load(acc, a, i + c), load(acc, b, j + c), acc)
         c += lanes
-    value = total(acc)
-    one = zeros1(a)
+    rest = one
     while c < length:
-        one = fma(load(one, a, i + c), load(one, b, j + c), one)
+        rest = fma(load(rest, a, i + c), load(rest, b, j + c), rest)
         c += 1
-    return value + total(one)
+    return total(acc) + total(rest)
 
 
 @njit(cache=True, nogil=True)
 def _edge_dot(row_lo, row_hi, indptr, indices, grad, x, out, width, heads, mean):
     stride = width * heads
+    lanes = 32 // out.itemsize
+    pg, px = pointer(grad), pointer(x)
     for r in range(row_lo, row_hi):
         lo, hi = indptr[r], indptr[r + 1]
         for e in range(lo, hi):
             for h in range(heads):
-                source = np.int64(indices[e]) * stride + h * width
-                value = _dot(zeros32(out), grad, r * stride + h * width, x, source, width)
+                i, j = r * stride + h * width, np.int64(indices[e]) * stride + h * width
+                value = _dot(zeros32(out), zeros1(out), pg, i, px, j, lanes, width)
                 out[e * heads + h] = value / (hi - lo) if mean else value
 
 
@@ -401,5 +324,5 @@ def warmup() -> None:
     spmm(indptr, indices, x)
     self_mean(indptr, indices, x, index=index)
     self_mean(indptr, indices, x.astype(np.float16), index=index)
-    self_mean_backward((indptr, indices), coef, np.ones((1, 2), np.float32), 1)
+    self_mean_backward((indptr, indices), coef, np.ones((1, 2), np.float32))
     edge_dot(indptr, indices, x, x)

@@ -14,6 +14,7 @@ Offsets count elements of the flat array. Nothing checks them.
 
 import numpy as np
 from llvmlite import ir
+from numba import njit
 from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
@@ -38,9 +39,36 @@ class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
 
 
 def _address(context, builder, array_type, array, offset):
-    """Pointer to element ``offset`` of the flat array."""
-    data = context.make_array(array_type)(context, builder, array).data
+    """Pointer to element ``offset`` of a flat array, or of what a pointer points to."""
+    data = array
+    if isinstance(array_type, types.Array):
+        data = context.make_array(array_type)(context, builder, array).data
     return builder.gep(data, [offset], inbounds=True)
+
+
+@intrinsic
+def pointer(typingctx, array):
+    """Pointer to the first element of a C-contiguous array, which must outlive it.
+
+    A helper that takes arrays pays atomic reference counts at every call; one that takes pointers
+    does not. ``load``, ``store``, ``prefetch`` and ``item`` take either.
+    """
+
+    def codegen(context, builder, signature, args):
+        return context.make_array(signature.args[0])(context, builder, args[0]).data
+
+    return types.CPointer(array.dtype)(array), codegen
+
+
+@intrinsic
+def item(typingctx, array, offset):
+    """The number at ``offset``, as numba reads it, but never counted from the end."""
+
+    def codegen(context, builder, signature, args):
+        where = _address(context, builder, signature.args[0], args[0], args[1])
+        return builder.load(where, align=signature.return_type.bitwidth // 8)
+
+    return array.dtype(array, types.intp), codegen
 
 
 def _zeros(num_bytes):
@@ -228,6 +256,55 @@ def total(typingctx, value):
         return builder.extract_element(vector, ir.Constant(index, 0))
 
     return value.dtype(value), codegen
+
+
+@njit(cache=True, forceinline=True)
+def over_columns(block, like, begin, end, args):
+    """Call ``block(zero, c, args)`` for vectors at columns ``c`` that cover ``begin .. end - 1``.
+
+    Vectors have 256, 64 and 16 bytes; an odd rest is covered by a vector that overlaps the one
+    before, where there is one, so ``block`` must give the same values when it does a column again.
+    """
+    wide = 256 // like.itemsize
+    width = end - begin
+    c = begin
+    while c + wide <= end:
+        block(zeros256(like), c, args)
+        c += wide
+    if end - c > wide // 2 and width >= wide:
+        block(zeros256(like), end - wide, args)
+        c = end
+    while c + wide // 4 <= end:
+        block(zeros64(like), c, args)
+        c += wide // 4
+    if end - c > wide // 16 and width >= wide // 4:
+        block(zeros64(like), end - wide // 4, args)
+        c = end
+    while c + wide // 16 <= end:
+        block(zeros16(like), c, args)
+        c += wide // 16
+    if c < end and width >= wide // 16:
+        block(zeros16(like), end - wide // 16, args)
+        c = end
+    while c < end:
+        block(zeros1(like), c, args)
+        c += 1
+
+
+@njit(cache=True, forceinline=True)
+def over_columns_once(block, like, begin, end, args):
+    """``over_columns`` for a ``block`` that may do a column only once: an update in place."""
+    wide = 256 // like.itemsize
+    c = begin
+    while c + wide <= end:
+        block(zeros256(like), c, args)
+        c += wide
+    while c + wide // 8 <= end:
+        block(zeros32(like), c, args)
+        c += wide // 8
+    while c < end:
+        block(zeros1(like), c, args)
+        c += 1
 
 
 def flat(array: np.ndarray) -> np.ndarray:

@@ -97,13 +97,20 @@ def keyed_dropout(x: Tensor, p: float, block: Block, *, salt: int = 0) -> Tensor
         raise InputError(f"dropout: p is {p}; give a probability of at least 0 and below 1")
     if dropout_kernels.threshold(p) == 0:
         return x
-    if block.ids is None or block.ids.numel() < x.shape[0]:
+    key = dropout_key(block, x.shape[0], salt)
+    assert block.ids is not None
+    return _drop(x, block.ids[: x.shape[0]], key, p)
+
+
+def dropout_key(block: Block, rows: int, salt: int = 0) -> int:
+    """The key of ``keyed_dropout``; ``InputError`` where the block lacks ids of ``rows`` rows."""
+    if block.ids is None or block.ids.numel() < rows:
         known = 0 if block.ids is None else block.ids.numel()
         raise InputError(
-            f"dropout: the block has original ids for {known} of {x.shape[0]} rows; set block.ids "
+            f"dropout: the block has original ids for {known} of {rows} rows; set block.ids "
             "(a sampler of this package does), or use torch.nn.Dropout"
         )
-    return _drop(x, block.ids[: x.shape[0]], rng.fold(block.key, rng.Stream.DROPOUT, salt), p)
+    return rng.fold(block.key, rng.Stream.DROPOUT, salt)
 
 
 def attention_dropout(alpha: Tensor, p: float, block: Block) -> Tensor:
@@ -245,7 +252,7 @@ class _Max(torch.autograd.Function):
 class _SelfMean(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, block: Block) -> Tensor:
-        ctx.block, ctx.width, ctx.dtype = block, x.shape[1], x.dtype
+        ctx.block, ctx.dtype = block, x.dtype
         out = kernels.self_mean(block.indptr.numpy(), block.indices.numpy(), _array(x))
         return _tensor(out, x.dtype)
 
@@ -255,7 +262,7 @@ class _SelfMean(torch.autograd.Function):
         indptr, destinations, _ = (t.numpy() for t in ctx.block.transposed())
         grad_out = _wide_array(grad)
         inverse = _inverse_degree(ctx.block, grad_out.dtype)
-        out = kernels.self_mean_backward((indptr, destinations), inverse, grad_out, ctx.width)
+        out = kernels.self_mean_backward((indptr, destinations), inverse, grad_out)
         return _tensor(out, ctx.dtype), None
 
 

@@ -68,10 +68,12 @@ def test_every_width_of_the_gradients_equals_scipy(dtype: str) -> None:
         x = rng.standard_normal((17, width)).astype(dtype)
         exact = matrix.T @ (grad[:, width:] * inverse[:, None].astype(np.float64))
         exact[:13] += grad[:, :width]
-        ours = spmm.self_mean_backward(by_source, inverse, grad, width)
+        ours = spmm.self_mean_backward(by_source, inverse, grad)
         np.testing.assert_allclose(ours, exact, **close)
-        ours = spmm.self_mean_backward(by_source, inverse, grad, width, mask=x)
-        np.testing.assert_allclose(ours, exact * (x > 0), **close)
+        args = spmm.self_mean_backward_args(by_source, inverse, grad, x, 1.25)
+        ours = np.empty((5, width), dtype)
+        spmm.self_mean_backward_rows(7, 12, *args, ours.reshape(-1), 7)
+        np.testing.assert_allclose(ours, (1.25 * exact * (x > 0))[7:12], **close)
         dots = (grad[rows, :width].astype(np.float64) * x[indices]).sum(1, keepdims=True)
         ours = spmm.edge_dot(indptr, indices, np.ascontiguousarray(grad[:, :width]), x)
         np.testing.assert_allclose(ours, dots, **close)
@@ -83,19 +85,6 @@ def test_bfloat16_is_read_from_its_bits() -> None:
         x = torch.randn(17, width).bfloat16()
         ours = spmm.spmm(indptr, indices, x.view(torch.uint16).numpy())
         np.testing.assert_allclose(ours, matrix @ x.double().numpy(), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("width", [1, 3, 8, 20])
-def test_self_mean_can_rectify_its_input_and_add_a_column_of_ones(width: int) -> None:
-    indptr, indices, matrix = csc()
-    x = np.random.default_rng(0).standard_normal((17, width))
-    x[3, 0] = np.nan
-    positive = np.maximum(x, 0)
-    mean = matrix @ positive / np.maximum(np.diff(indptr), 1)[:, None]
-    ours = spmm.self_mean(indptr, indices, x, rectify=True, columns=2 * width + 3)
-    plain = np.hstack((positive[:13], mean, np.ones((13, 1)), np.zeros((13, 2))))
-    assert np.isnan(ours[:, :width]).sum() == 1
-    np.testing.assert_allclose(ours, plain, rtol=1e-12)
 
 
 def test_the_first_of_equal_maxima_is_named_and_nan_wins() -> None:
@@ -122,10 +111,12 @@ def test_transposition_equals_a_stable_sort(num_dst: int, num_src: int, edges: i
 
 def test_hot_loops_are_vector_code() -> None:
     """A sum holds its rows in wide registers: one addition is for four numbers or more."""
-    kernel = numba.njit(spmm._self_mean_backward.py_func)  # not from the cache: it has no assembly
+    kernel = numba.njit(
+        spmm.self_mean_backward_rows.py_func
+    )  # not from the cache: it has no assembly
     grad, x = np.ones(2, np.float32), np.ones(1, np.float32)
     indptr, row = np.array([0, 1]), np.zeros(1, np.int32)
-    kernel(0, 1, indptr, row, grad, 2, 1, x, 1, x, x, False)
+    kernel(0, 1, indptr, row, grad, 1, 1, x, x, np.float32(1), x, 0)
     assembly = next(iter(kernel.inspect_asm().values()))
     if "xmm" not in assembly:
         pytest.skip("not an x86 processor")
