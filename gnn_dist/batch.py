@@ -8,7 +8,7 @@ sources of an outer block are therefore a prefix of the sources of the next inne
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 import numpy as np
 import torch
@@ -150,6 +150,12 @@ class MiniBatch:
             eid = np.full(src.size, -1) if block.edge_ids is None else block.edge_ids.cpu().numpy()
             rows.append(np.stack((np.full(src.size, hop), nodes[src], nodes[dst], eid), axis=1))
         return np.concatenate(rows).astype(np.int64, copy=False)
+
+    def to_pyg(self) -> Any:
+        """As ``torch_geometric.loader.NeighborLoader`` gives a batch (see ``interop.pyg``)."""
+        from gnn_dist.interop.pyg import batch_to_data
+
+        return batch_to_data(self)
 
     def digest(self, original_ids: np.ndarray) -> str:
         """``global_digest`` of this batch alone."""

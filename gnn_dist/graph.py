@@ -176,6 +176,12 @@ class Graph:
         src, dst = data.edge_index.cpu().numpy()
         return cls.from_edges(src, dst, num_nodes, node=node, edge=edge, splits=splits)
 
+    def to_pyg(self) -> Any:
+        """As ``torch_geometric.data.Data``; ``from_pyg`` reads it back."""
+        from gnn_dist.interop.pyg import graph_to_data
+
+        return graph_to_data(self)
+
     @property
     def num_nodes(self) -> int:
         return self.indptr.size - 1
