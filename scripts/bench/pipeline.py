@@ -27,7 +27,7 @@ from gnn_dist.strategies.pipeline.generators import SCHEDULES
 from gnn_dist.strategies.pipeline.link import GroupLink
 from gnn_dist.strategies.pipeline.simulate import simulate
 from gnn_dist.strategies.pipeline.stages import ModuleStage
-from gnn_dist.strategies.pipeline.strategy import PipelineStrategy, build
+from gnn_dist.strategies.pipeline.strategy import PipelineStrategy
 
 WIDTH = 64
 
@@ -138,7 +138,6 @@ def training(
 ) -> dict[str, Any]:
     """Seconds of whole global batches of one deep model, and a digest of its gradients."""
     from gnn_dist.datasets.circuits import generated_circuits
-
     from gnn_dist.storage import PartitionedGraph
 
     graph = generated_circuits(
@@ -148,7 +147,7 @@ def training(
         targets=["relative_slack"],
         patterns=64,
     )
-    strategy: PipelineStrategy = build(
+    strategy = PipelineStrategy.build(
         job(layers, width, micro), world, PartitionedGraph.from_graph(graph)
     )
     strategy._settings = PipelineSettings()

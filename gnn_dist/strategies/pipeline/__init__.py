@@ -6,7 +6,7 @@ from gnn_dist.strategies.pipeline.plan import Candidate, Profile, candidates, pl
 from gnn_dist.strategies.pipeline.schedule import Action, Schedule, check
 from gnn_dist.strategies.pipeline.settings import PipelineSettings
 from gnn_dist.strategies.pipeline.simulate import Costs, Timeline, simulate
-from gnn_dist.strategies.pipeline.strategy import PipelineStrategy, build
+from gnn_dist.strategies.pipeline.strategy import PipelineStrategy
 
 __all__ = [
     "SCHEDULES",
@@ -19,7 +19,6 @@ __all__ = [
     "Profile",
     "Schedule",
     "Timeline",
-    "build",
     "candidates",
     "check",
     "generate",

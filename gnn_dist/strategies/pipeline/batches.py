@@ -91,11 +91,7 @@ class SubgraphBatches:
         if "circuit" in graph.schema.node:
             everyone = np.arange(graph.num_nodes)
             self._circuit = features.fetch("circuit", everyone).numpy().reshape(-1)
-        if kind == "circuits" and self._circuit is None:
-            raise InputError(
-                "config sampler.name: 'circuits' needs a node tensor `circuit`, which this graph "
-                "lacks; use parts or clusters"
-            )
+        assert kind != "circuits" or self._circuit is not None
         train = graph.split("train")[0]
         self._is_train = np.zeros(graph.num_nodes, bool)
         self._is_train[train] = True

@@ -83,6 +83,49 @@ class PipelineStrategy:
         self._gradients = GradientBuffer(model.parameters())
         self._busy: list[np.ndarray] = []
 
+    @classmethod
+    def check(cls, job: Config, graph: PartitionedGraph) -> None:
+        """Raise ``InputError`` for whatever of a job cannot be built over this graph."""
+        model, _ = _model_and_task(job, graph)
+        settings = _settings(job)
+        _table(settings)
+        ranks = max(1, job.cluster.workers)
+        if settings.schedule == "chimera" and ranks % 2:
+            raise InputError(
+                f"config pipeline.schedule: chimera needs an even number of workers, not {ranks}; "
+                "use 1f1b"
+            )
+        if ranks > model.config.layers:
+            raise InputError(
+                f"config cluster.workers: {ranks} workers for {model.config.layers} blocks; give "
+                "each at least one"
+            )
+
+    @classmethod
+    def build(cls, job: Config, world: World, graph: PartitionedGraph) -> "PipelineStrategy":
+        """The strategy of a job on this rank. Collective."""
+        if world.device.type != "cpu":
+            raise InputError(
+                "config cluster.device: the strategy pipeline runs on cpu, not on "
+                f"{world.device.type}; set cluster.device: cpu"
+            )
+        model, task = _model_and_task(job, graph)
+        settings = _settings(job)
+        placement = world.placement(graph.num_parts, job.cluster.placement)
+        features = FeatureStore(graph, placement, world.features)
+        topology = PartitionedTopology(graph, placement, world.sampling)
+        batches = SubgraphBatches(
+            graph,
+            topology,
+            features,
+            job.sampler.name,
+            SubgraphSettings.of(job.sampler),
+            job.seed,
+            job.task.target,
+            INPUTS,
+        )
+        return cls(model, task, batches, features, world, settings, _table(settings))
+
     def num_batches(self) -> int:
         return self._batches.num_batches
 
@@ -230,7 +273,7 @@ class PipelineStrategy:
                 assert batch.x is not None
                 assert batch.blocks[0].ids is not None
                 assert micro.target is not None
-                output = self._task.predict(self.model(batch.x, batch.blocks))
+                output = self.model(batch.x, batch.blocks)
                 parts.append((batch.blocks[0].ids[: core.size], output, micro.target))
         if parts:
             share = [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
@@ -252,11 +295,19 @@ class PipelineStrategy:
         sent = self._link.bytes_sent if isinstance(self._link, GroupLink) else 0
         messages = self._link.messages if isinstance(self._link, GroupLink) else 0
         return {
+            "features": add_up(gather(self._features.counts.as_dict())),
             "pipeline_bytes": sum(gather(sent)),
             "pipeline_messages": sum(gather(messages)),
             "gradient_bytes": sum(gather(self._world.gradients.traffic.bytes_sent)),
             "sampling_bytes": sum(gather(self._world.sampling.traffic.bytes_sent)),
         }
+
+
+def add_up(values: Sequence[Any]) -> Any:
+    """Sum numbers, or dictionaries of them key by key."""
+    if isinstance(values[0], dict):
+        return {key: add_up([value[key] for value in values]) for key in values[0]}
+    return sum(values)
 
 
 def rebalance(bounds: Sequence[int], seconds: Sequence[float]) -> list[int]:
@@ -267,10 +318,9 @@ def rebalance(bounds: Sequence[int], seconds: Sequence[float]) -> list[int]:
     return partition(layers, len(bounds) - 1)
 
 
-def build(job: Config, world: World, graph: PartitionedGraph) -> PipelineStrategy:
-    """The pipeline strategy of a job on this rank. Collective."""
-    settings: PipelineSettings = getattr(job, "pipeline", None) or PipelineSettings()
-    subgraphs = SubgraphSettings.of(job.sampler)
+def _model_and_task(job: Config, graph: PartitionedGraph) -> tuple[DeepGNN, Task]:
+    """What a job names, where the pipeline can run it."""
+    SubgraphSettings.of(job.sampler)
     task = build_task(job, graph)
     model = build_model(
         job.model.name,
@@ -285,27 +335,29 @@ def build(job: Config, world: World, graph: PartitionedGraph) -> PipelineStrateg
             f"config model.name: {job.model.name!r} cannot be cut into stages; the strategy "
             "pipeline runs the model deep"
         )
-    if world.device.type != "cpu":
-        raise InputError(
-            f"config cluster.device: the strategy pipeline runs on cpu, not on {world.device.type}"
-        )
     if job.train.precision == "bfloat16":
         raise InputError(
             "config train.precision: bfloat16 cannot hold a residual stream on a grid; use float32"
         )
-    model = model.to(torch.float64 if job.train.precision == "float64" else torch.float32)
-    placement = world.placement(graph.num_parts, job.cluster.placement)
-    features = FeatureStore(graph, placement, world.features)
-    topology = PartitionedTopology(graph, placement, world.sampling)
-    batches = SubgraphBatches(
-        graph, topology, features, job.sampler.name, subgraphs, job.seed, job.task.target, INPUTS
-    )
-    table = None
-    if settings.table is not None:
-        try:
-            table = Schedule.from_json(settings.table.read_text())
-        except OSError as error:
-            raise InputError(
-                f"config pipeline.table: cannot read {str(settings.table)!r} ({error.strerror})"
-            ) from error
-    return PipelineStrategy(model, task, batches, features, world, settings, table)
+    if job.sampler.name == "circuits" and "circuit" not in graph.schema.node:
+        raise InputError(
+            "config sampler.name: 'circuits' needs a node tensor `circuit`, which this graph "
+            "lacks; use parts or clusters"
+        )
+    dtype = torch.float64 if job.train.precision == "float64" else torch.float32
+    return model.to(dtype), task
+
+
+def _table(settings: PipelineSettings) -> Schedule | None:
+    if settings.table is None:
+        return None
+    try:
+        return Schedule.from_json(settings.table.read_text())
+    except OSError as error:
+        raise InputError(
+            f"config pipeline.table: cannot read {str(settings.table)!r} ({error.strerror})"
+        ) from error
+
+
+def _settings(job: Config) -> PipelineSettings:
+    return getattr(job, "pipeline", None) or PipelineSettings()

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from gnn_dist.datasets.circuits import generated_circuits
 from support.ranks import run_ranks
 
 from gnn_dist.cluster import World
 from gnn_dist.config import Config
+from gnn_dist.datasets.circuits import generated_circuits
 from gnn_dist.errors import InputError
 from gnn_dist.storage import PartitionedGraph, assemble
-from gnn_dist.strategies.pipeline import PipelineSettings, PipelineStrategy, build
+from gnn_dist.strategies.pipeline import PipelineSettings, PipelineStrategy
 from gnn_dist.strategies.pipeline import strategy as module
 from gnn_dist.strategies.pipeline.strategy import rebalance
 
@@ -49,7 +49,7 @@ def _one_batch(world: World, job: Config, schedules: list[str], parts: int = 1):
     """By schedule: loss, seeds, gradients, predictions, communication."""
     found = {}
     for name in schedules:
-        strategy = build(job, world, _graph(parts))
+        strategy = PipelineStrategy.build(job, world, _graph(parts))
         strategy._settings = PipelineSettings(schedule=name)
         _, share = next(iter(strategy.shares(0, 0, 1)))
         report = strategy.backward(share)
@@ -61,7 +61,7 @@ def _one_batch(world: World, job: Config, schedules: list[str], parts: int = 1):
 
 def _alone(job: Config, parts: int = 1):
     """One process that adds up the gradients of the micro-batches, without the executor."""
-    strategy = build(job, World.local(), _graph(parts))
+    strategy = PipelineStrategy.build(job, World.local(), _graph(parts))
     _, share = next(iter(strategy.shares(0, 0, 1)))
     strategy.model.zero_grad(set_to_none=True)
     total = 0.0
@@ -132,7 +132,7 @@ def test_predictions_are_those_of_each_circuit_alone():
 
 def _two_epochs(world: World, job: Config):
     """Digest of the micro-batches, and how much was built while waiting."""
-    strategy = build(job, world, _graph())
+    strategy = PipelineStrategy.build(job, world, _graph())
     seen = []
     for epoch in range(2):
         for index, share in strategy.shares(epoch, 0, strategy.num_batches()):
@@ -151,7 +151,7 @@ def test_batches_and_resumed_epochs_do_not_depend_on_ranks():
     assert answers[0][2] == answers[1][2]
     for other, _, _, _ in answers:
         assert other == seen
-    strategy = build(job, World.local(), _graph())
+    strategy = PipelineStrategy.build(job, World.local(), _graph())
     rest = [
         (tuple(i), [m.batch.seeds.tolist() for m in s.micros])
         for i, s in strategy.shares(1, count - 1, count)
@@ -165,7 +165,7 @@ def test_layers_move_to_the_faster_rank():
 
 
 def _uneven(world: World, job: Config, watched: int):
-    strategy = build(job, world, _graph())
+    strategy = PipelineStrategy.build(job, world, _graph())
     strategy._settings = PipelineSettings(schedule="1f1b")
     strategy._chosen, strategy.bounds = ("1f1b", 1), [0, 1, 8]
     before = [p.detach().clone() for p in strategy.model.parameters()]
@@ -183,7 +183,7 @@ def test_an_uneven_cut_is_mended_and_changes_no_gradient():
     bounds, grads = answers[0]
     assert answers[1][0] == bounds
     assert bounds[1] > 1
-    even = build(_job("float32"), World.local(), _graph())
+    even = PipelineStrategy.build(_job("float32"), World.local(), _graph())
     for epoch in (0, module._WATCHED):
         _, share = next(iter(even.shares(epoch, 0, 1)))
         even.backward(share)
@@ -208,14 +208,18 @@ def test_settings_that_cannot_be_are_refused(change, says):
         values[section] = {**values[section], **fields}
     if change.get("model"):
         values["model"]["args"] = {}
+    job, graph = Config.model_validate(values), _graph()
     with pytest.raises(InputError, match=says):
-        build(Config.model_validate(values), World.local(), _graph())
+        PipelineStrategy.build(job, World.local(), graph)
+    if "max_nodes" not in says:  # which takes the sub-graphs to know
+        with pytest.raises(InputError, match=says):
+            PipelineStrategy.check(job, graph)
 
 
 def test_a_table_for_other_ranks_is_refused(tmp_path):
     from gnn_dist.strategies.pipeline import generate
 
-    strategy = build(_job(), World.local(), _graph())
+    strategy = PipelineStrategy.build(_job(), World.local(), _graph())
     assert isinstance(strategy, PipelineStrategy)
     strategy._table = generate("1f1b", 2, 3)
     _, share = next(iter(strategy.shares(0, 0, 1)))
