@@ -191,7 +191,7 @@ def _partition(arguments: argparse.Namespace) -> None:
     if arguments.print_config:
         print(job.dump(), end="")
     else:
-        jobs.partition(job)
+        print(jobs.partition_table(job))
 
 
 def _config(arguments: argparse.Namespace) -> config.Config:

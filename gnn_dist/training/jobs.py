@@ -53,6 +53,12 @@ def train(job: Config, *, resume: bool = False) -> dict[str, Any]:
     return values
 
 
+def partition_table(job: Config) -> str:
+    """Partition as configured; its place and quality, for people."""
+    graph = partition(job)
+    return f"{graph.path}\n{partitioners.quality(graph).table()}"
+
+
 def partition(job: Config) -> PartitionedGraph:
     """The partition of a job: the one that is there if it fits, else a new one."""
     path = job.partition.path or job.folder / "partition"
