@@ -95,14 +95,13 @@ def predict(
     kept = start
     if isinstance(policy, Lookahead) and ahead:
         # A row that known batches need is held for them and takes no room in the cache.
-        place = np.searchsorted(ids, order)
-        place[place == ids.size] = 0
-        room = np.where(ids[place] == order, misses.none_in(ahead)[place], 1.0)
-        kept = order[np.cumsum(room) <= capacity]
+        room = np.ones(graph.num_nodes)
+        room[ids] = misses.none_in(ahead)
+        kept = order[np.cumsum(room[order]) <= capacity]
     total = batches * epochs
     in_cache = np.isin(ids, kept)
     later = in_cache & ~np.isin(ids, start)  # sent when first needed, then kept
-    sent = float((1.0 - misses.none_in(total))[later].sum())
+    sent = float((1.0 - misses.none_in(total))[later].sum()) if later.any() else 0.0
     for before, rounds in enumerate(_round_sizes(total, window, ahead)):
         expected = _sent(misses, rounds, window, ahead, before)
         sent += rounds.times * float(expected[~in_cache].sum())

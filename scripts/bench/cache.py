@@ -26,12 +26,11 @@ from dataclasses import dataclass
 
 import _common
 import numpy as np
-from gnn_dist.datasets.synthetic import sbm
-from gnn_dist.partitioners import partition
 
 from gnn_dist import rng
 from gnn_dist.batch import BatchIndex
 from gnn_dist.cluster import LocalExchange, Placement
+from gnn_dist.datasets.synthetic import sbm
 from gnn_dist.features import (
     AllParts,
     CacheContext,
@@ -49,6 +48,7 @@ from gnn_dist.features import (
 from gnn_dist.features.halo import halo_of_host
 from gnn_dist.features.holder import Holder
 from gnn_dist.features.tables import RowType
+from gnn_dist.partitioners import partition
 from gnn_dist.sampling import NeighborSampler, PartitionedTopology
 from gnn_dist.storage import PartitionedGraph, assemble
 

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
-from gnn_dist.datasets.synthetic import sbm
 from support.graphs import random_graph
 from support.threads import run_threads
 
 from gnn_dist import rng as keys
 from gnn_dist.batch import BatchIndex
 from gnn_dist.cluster import LocalExchange, Placement
+from gnn_dist.datasets.synthetic import sbm
 from gnn_dist.errors import InputError
 from gnn_dist.features import (
     AllParts,
@@ -198,6 +198,20 @@ def test_what_depends_on_the_draws_is_not_predicted(community_graph):
     workload = Workload(np.arange(5), np.full(5, 0.1), (2,))
     with pytest.raises(InputError, match="Score"):
         predict(community_graph, placement, workload, Score(), fraction=0.1, batches=1, epochs=1)
+
+
+@pytest.mark.parametrize("hosts", [["a"], ["a", "b"]])
+def test_a_rank_that_reaches_no_other_host_needs_nothing(hosts):
+    ring = np.arange(10)
+    graph = Graph.from_edges(np.append(ring, 15), np.append(np.roll(ring, 1), 3), 20)
+    parts = assemble(graph, (np.arange(20) // 10).astype(np.int32), 2)
+    placement = Placement.build(rank=0, hosts=hosts, num_parts=2)
+    workload = Workload(np.array([7]), np.ones(1), (2, 2))  # two hops away from 3, not nearer
+    for policy in (Degree(), Lookahead("degree"), Vip()):
+        found = predict(
+            parts, placement, workload, policy, fraction=1.0, batches=1, epochs=2, ahead=1
+        )
+        assert (found.needed, found.remote, found.hit_rate, found.saved) == (0, 0, 0, 0)
 
 
 def test_a_missing_weight_tensor_is_named():
