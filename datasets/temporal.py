@@ -1,7 +1,8 @@
 """Dynamic graphs: files as their authors published them, and a generator.
 
 Every reader returns a ``SnapshotSequence`` with features ``x[T, N, F]`` and, where the data has
-one, a target ``y[T, N]`` that lies after the snapshot's own time.
+one, a target ``y[T, N]`` that lies after the snapshot's own time. The names that end in ``_job``
+return the same as a ``Graph`` (see ``dynamic.stored``), to be named as a job's data set.
 """
 
 import json
@@ -13,6 +14,7 @@ import numpy as np
 from gnn_dist import rng
 from gnn_dist.dynamic.events import Merge, from_events
 from gnn_dist.dynamic.sequence import SnapshotSequence
+from gnn_dist.dynamic.stored import as_graph
 from gnn_dist.errors import InputError
 
 
@@ -329,3 +331,11 @@ def synthetic(
         active=None if growth == 0 else active,
         info={"name": "synthetic", "task": "node_regression"},
     )
+
+
+covid_job = as_graph(england_covid)
+chickenpox_job = as_graph(chickenpox)
+tennis_job = as_graph(twitter_tennis)
+bitcoin_job = as_graph(bitcoin)
+college_job = as_graph(college_messages)
+synthetic_job = as_graph(synthetic)

@@ -27,7 +27,7 @@ from torch.utils.checkpoint import checkpoint as recompute
 from gnn_dist.cluster.exchange import Exchange, LocalExchange
 from gnn_dist.dynamic.groups import Encoding
 from gnn_dist.dynamic.sequence import SnapshotSequence
-from gnn_dist.dynamic.windows import WindowBatch
+from gnn_dist.dynamic.windows import WindowBatch, segments
 from gnn_dist.errors import InputError
 from gnn_dist.nn.recurrent.protocol import State, check_model
 from gnn_dist.strategies.snapshot_scope import (
@@ -476,19 +476,52 @@ class SnapshotStrategy:
 
     def evaluate(self, batches: Iterable[WindowBatch]) -> dict[str, float]:
         """Metrics over windows, the same on every rank."""
+        return self.task.metrics(self.predictions(batches))
+
+    def predictions(self, batches: Iterable[WindowBatch]) -> dict[str, np.ndarray]:
+        """Predictions and targets of windows, in order of window and node, on every rank."""
         found: list[dict[str, np.ndarray]] = []
         with torch.no_grad():
             for batch in batches:
-                draws = self.draws(batch, training=False)
                 for part in self._parts(batch):
-                    e = self.embed(part, self.draws(part, training=False))
+                    draws = self.draws(part, training=False)
+                    e = self.embed(part, draws)
                     found.append(self.task.predictions(e, part, self.sequence, draws))
+        return self._gather(found)
+
+    def _gather(self, found: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
         gathered = [p for rank in self.exchange.all_gather_object(found) for p in rank if p]
         if not gathered:
             raise InputError("evaluate: there are no windows in this split; choose a larger one")
         columns = {k: np.concatenate([p[k] for p in gathered]) for k in gathered[0]}
         order = np.lexsort((columns["node"], columns["window"]))
-        return self.task.metrics({k: v[order] for k, v in columns.items()})
+        return {k: v[order] for k, v in columns.items()}
+
+    def carry(self, batch: WindowBatch, state: State | None) -> State | None:
+        """The state that a segment leaves, without gradients."""
+        with torch.no_grad():
+            draws = self.draws(batch, training=False)
+            return self._compute(batch, draws, state, every=False)[1]
+
+    def predictions_truncated(self, span: range, length: int) -> dict[str, np.ndarray]:
+        """Predictions of the snapshots of ``span``, with the state carried from the first one of
+        the sequence in segments of ``length``."""
+        found: list[dict[str, np.ndarray]] = []
+        state: State | None = None
+        with torch.no_grad():
+            for batch in segments(span.stop, length):
+                draws = self.draws(batch, training=False)
+                out, state, _, ids, owner = self._compute(batch, draws, state, every=True)
+                kept = [k for k in range(batch.length) if batch.starts[0] + k in span]
+                if not kept:
+                    continue
+                starts = tuple(batch.starts[0] + k for k in kept)
+                targets = WindowBatch(0, batch.index, starts, 1)
+                rows = out[kept][:, :, 0].transpose(0, 1)
+                held = tuple(range(len(kept)))
+                e = Embeddings(rows, held, ids, owner, self.exchange, self.counts)
+                found.append(self.task.predictions(e, targets, self.sequence, draws))
+        return self._gather(found)
 
     def pairs(self, batch: WindowBatch) -> list[np.ndarray] | None:
         """The node pairs of each window that the task scores in training, for ``plan``."""

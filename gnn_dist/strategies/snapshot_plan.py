@@ -59,12 +59,13 @@ class Plan:
         """For a table."""
         if not self.possible:
             return {"policy": self.policy, "rows sent (first epoch)": "-", "rows sent (epoch)": "-",
-                    "edges aggregated": "-", "edges stored": "-", "memory (MB)": "-"}  # fmt: skip
+                    "edges (first epoch)": "-", "edges (epoch)": "-", "edges stored": "-", "memory (MB)": "-"}  # fmt: skip
         return {
             "policy": self.policy,
             "rows sent (first epoch)": self.rows_once + self.rows,
             "rows sent (epoch)": self.rows,
-            "edges aggregated": self.edges,
+            "edges (first epoch)": self.edges_once + self.edges,
+            "edges (epoch)": self.edges,
             "edges stored": self.stored_edges,
             "memory (MB)": round(self.memory / 1e6, 1),
         }
@@ -294,18 +295,8 @@ def table(
     pairs: Callable[[WindowBatch], list[np.ndarray] | None] | None = None,
 ) -> list[Plan]:
     """Every policy's plan, impossible ones included."""
-    return [
-        plan(
-            sequence,
-            model,
-            batches,
-            dataclasses.replace(options, policy=policy),
-            ranks,
-            owner,
-            pairs,
-        )  # fmt: skip
-        for policy in POLICIES
-    ]
+    each = [dataclasses.replace(options, policy=policy) for policy in POLICIES]
+    return [plan(sequence, model, batches, o, ranks, owner, pairs) for o in each]
 
 
 def choose(plans: Sequence[Plan], width: int) -> Policy:

@@ -118,6 +118,12 @@ class Task(Protocol):
         """Metrics over the predictions of all ranks."""
         ...
 
+    def outputs(
+        self, gathered: dict[str, np.ndarray], sequence: SnapshotSequence
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(ids, outputs, targets) as the trainer's metrics take them."""
+        ...
+
 
 class NodeRegression(nn.Module):
     """The target ``y`` of the window's last snapshot, for every active node: squared error.
@@ -185,6 +191,13 @@ class NodeRegression(nn.Module):
         squared = float((error**2).mean())
         return {"mse": squared, "rmse": squared**0.5, "mae": float(np.abs(error).mean())}
 
+    def outputs(
+        self, gathered: dict[str, np.ndarray], sequence: SnapshotSequence
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ids are ``window start · N + node``."""
+        ids = gathered["window"].astype(np.int64) * sequence.num_nodes + gathered["node"]
+        return ids, gathered["prediction"], gathered["target"]
+
 
 class _PairHead(nn.Module):
     """Two layers over both ends' rows side by side."""
@@ -248,8 +261,15 @@ class EdgeClassification(nn.Module):
         scores, labels, mine = self._scores(embeddings, batch, sequence)
         return {
             "window": np.full(mine.size, batch.starts[0]), "node": mine,
+            "scores": scores.detach().cpu().numpy(),
             "prediction": scores.detach().argmax(1).cpu().numpy(), "target": labels,
         }  # fmt: skip
+
+    def outputs(
+        self, gathered: dict[str, np.ndarray], sequence: SnapshotSequence
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Rows are edges in order of window and edge key; ids count them. Outputs are logits."""
+        return np.arange(gathered["node"].size), gathered["scores"], gathered["target"]
 
     def metrics(self, gathered: dict[str, np.ndarray]) -> dict[str, float]:
         predicted, true = gathered["prediction"], gathered["target"]
@@ -345,12 +365,43 @@ class LinkPrediction(nn.Module):
             "target": np.concatenate(labels)[mine],
         }  # fmt: skip
 
+    def outputs(
+        self, gathered: dict[str, np.ndarray], sequence: SnapshotSequence
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """A row is an edge: its score, then its negatives'; the target numbers (window, source)."""
+        width = self.test_negatives + 1
+        scores = gathered["prediction"].reshape(-1, width)
+        source = _groups(gathered["window"], gathered["source"])[::width]
+        return gathered["edge"][::width], scores, source.astype(np.int64)
+
     def metrics(self, gathered: dict[str, np.ndarray]) -> dict[str, float]:
         return ranking_metrics(
             gathered["prediction"], gathered["target"],
             _groups(gathered["window"], gathered["edge"]),
             _groups(gathered["window"], gathered["source"]),
         )  # fmt: skip
+
+
+def mrr(output: Tensor, target: Tensor) -> float:
+    """A metric of jobs: rows of ``output`` are an edge's score and then its negatives'."""
+    return _ranked(output, target)["mrr"]
+
+
+def map(output: Tensor, target: Tensor) -> float:
+    """A metric of jobs: mean average precision over the sources that ``target`` numbers."""
+    return _ranked(output, target)["map"]
+
+
+def _ranked(output: Tensor, target: Tensor) -> dict[str, float]:
+    edges, candidates = output.shape
+    labels = np.zeros((edges, candidates), np.int64)
+    labels[:, 0] = 1
+    return ranking_metrics(
+        output.numpy().reshape(-1),
+        labels.reshape(-1),
+        np.repeat(np.arange(edges), candidates),
+        np.repeat(target.numpy(), candidates),
+    )
 
 
 def _groups(*columns: np.ndarray) -> np.ndarray:

@@ -249,14 +249,13 @@ def _cell(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     return torch.sigmoid(o) * torch.tanh(c), c
 
 
-def warmup() -> None:
-    """Compile the kernels for the dtypes of a real run."""
+def warmup(dtype: torch.dtype = torch.float32) -> None:
+    """Compile the kernels for models of one dtype."""
     slots = np.zeros((1, 1), np.int64)
     with torch.enable_grad():
-        for dtype in (torch.float32, torch.float64):
-            p = torch.zeros((1, 1, 3), dtype=dtype, requires_grad=True)
-            w = torch.zeros((1, 2), dtype=dtype)
-            gru(p, None, w, w[:, :1], slots).sum().backward()
-            q = torch.zeros((1, 1, 4), dtype=dtype, requires_grad=True)
-            v = torch.zeros((2, 4), dtype=dtype)
-            lstm2(q, None, v[:1], v, v[0], slots)[0].sum().backward()
+        p = torch.zeros((1, 1, 3), dtype=dtype, requires_grad=True)
+        w = torch.zeros((1, 2), dtype=dtype)
+        gru(p, None, w, w[:, :1], slots).sum().backward()
+        q = torch.zeros((1, 1, 4), dtype=dtype, requires_grad=True)
+        v = torch.zeros((2, 4), dtype=dtype)
+        lstm2(q, None, v[:1], v, v[0], slots)[0].sum().backward()

@@ -1,0 +1,384 @@
+"""Strategy ``snapshot`` as a job: what the trainer asks of a strategy, for dynamic graphs.
+
+The data set is a ``Graph`` made by ``dynamic.stored.to_graph``; ``train.batch_size`` counts windows
+a step; ``sampler.args`` are the ``SnapshotSettings``; ``task.kind`` says what is predicted unless
+``sampler.args.predict`` does.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, ValidationError
+from torch import Tensor, nn
+
+from gnn_dist import plugins
+from gnn_dist.batch import BatchIndex
+from gnn_dist.cluster import World
+from gnn_dist.config import Config, Section
+from gnn_dist.dynamic.sequence import SnapshotSequence
+from gnn_dist.dynamic.stored import from_partition
+from gnn_dist.dynamic.windows import WindowBatch, Windows, segments
+from gnn_dist.errors import InputError
+from gnn_dist.nn.recurrent import functional
+from gnn_dist.nn.recurrent.models import MODELS
+from gnn_dist.nn.recurrent.protocol import State, check_model
+from gnn_dist.storage import PartitionedGraph
+from gnn_dist.strategies.base import StepReport
+from gnn_dist.strategies.snapshot import Options, SnapshotStrategy
+from gnn_dist.strategies.snapshot_plan import Plan, choose, choose_group, plan, table
+from gnn_dist.strategies.snapshot_tasks import TASKS
+
+PREDICTS = {"regression": "node_regression", "classification": "edge_classification"}
+
+
+class SnapshotSettings(Section):
+    window: int = Field(8, ge=1)
+    """snapshots a window"""
+    stride: int = Field(1, ge=1)
+    """snapshots between the beginnings of two windows"""
+    history: Literal["window", "truncated"] = "window"
+    """`window`: every window starts from the initial state, gradients are exact; `truncated`:
+    windows do not overlap, the state is carried from one to the next and gradients stop there"""
+    policy: Literal["auto", "sequential", "grouped", "windows", "snapshots", "vertices"] = "auto"
+    """how a step is computed; `auto` counts what each would move and takes the cheapest"""
+    group: int | Literal["measure"] = "measure"
+    """snapshots that are aggregated together at most; `measure` times a sample"""
+    encoding: Literal["measure", "flat", "dyadic", "blockdiag"] = "measure"
+    """how a group is stored"""
+    checkpoint: int = Field(0, ge=0)
+    """0 keeps activations; otherwise they are computed again in blocks of so many snapshots"""
+    cache_mib: int = Field(1024, ge=0)
+    """kept aggregations without parameters, in MiB"""
+    predict: Literal["node_regression", "edge_classification", "link_prediction"] | None = None
+    """what is predicted (default: by task.kind)"""
+    task_args: dict[str, Any] = Field(default_factory=dict)
+    """keyword arguments of the task's head"""
+    train: float = Field(0.6, gt=0, le=1)
+    """share of the snapshots, from the first on, whose windows train"""
+    val: float = Field(0.2, ge=0, lt=1)
+    """share of the snapshots after those that validate; the rest tests"""
+
+
+def settings_of(job: Config) -> SnapshotSettings:
+    """``sampler.args`` as settings; an ``InputError`` names what is wrong."""
+    try:
+        return SnapshotSettings.model_validate(job.sampler.args)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise InputError(
+            f"config sampler.args.{key}: {first['input']!r} is not valid; {first['msg']}"
+        ) from None
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Model and task of a job, not yet on a rank."""
+
+    model: nn.Module
+    task: nn.Module
+    horizon: int
+
+
+def build_parts(job: Config, sequence: SnapshotSequence) -> Parts:
+    """The model and the task that a job names, seeded by the job's seed."""
+    settings = settings_of(job)
+    predict = settings.predict or PREDICTS.get(job.task.kind)
+    if predict is None:
+        raise InputError(
+            f"config task.kind: {job.task.kind!r} is not for dynamic graphs; use regression or "
+            "classification, or name sampler.args.predict"
+        )
+    args = dict(job.model.args)
+    if job.model.name == "mpnn_lstm":
+        args.setdefault("window", settings.window)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(job.seed)
+        model = plugins.build(
+            "model", job.model.name, {"in_features": sequence.num_features, **args}, MODELS
+        )
+        if not isinstance(model, nn.Module):
+            model = model()
+        check_model(model)
+        kind = TASKS[predict]
+        plugins.check_arguments("task", predict, kind, settings.task_args)
+        if predict == "node_regression" and sequence.y is not None:
+            width = 1 if sequence.y.ndim == 2 else sequence.y.shape[2]
+            task = kind(model.out_features, width, **settings.task_args)
+        else:
+            task = kind(model.out_features, **settings.task_args)
+    if job.train.precision == "float64":
+        model, task = model.double(), task.double()
+    elif job.train.precision != "float32":
+        raise InputError(
+            f"config train.precision: {job.train.precision!r} is not for dynamic graphs; use "
+            "float32 or float64"
+        )
+    return Parts(model, task, kind.horizon)
+
+
+def batches_of(
+    job: Config, settings: SnapshotSettings, windows: Windows, split: str, epoch: int
+) -> list[WindowBatch]:
+    """The steps of an epoch, or of an evaluation."""
+    chosen = windows.split(settings.train, settings.val)[split]
+    return list(
+        windows.batches(
+            chosen, job.train.batch_size, epoch=epoch, seed=job.seed, shuffle=split == "train"
+        )
+    )
+
+
+def decide(
+    job: Config, sequence: SnapshotSequence, parts: Parts, ranks: int, owner: np.ndarray
+) -> tuple[Options, list[Plan]]:
+    """The options of a job: what it fixes, and the rest by counting and by measurement.
+
+    Times decide about groups only, which change no result; every rank must be given rank 0's.
+    """
+    settings = settings_of(job)
+    group, encoding = settings.group, settings.encoding
+    if group == "measure" or encoding == "measure":
+        sizes = (1, 4, 8, 16) if group == "measure" else (int(group),)
+        names = ("flat", "dyadic", "blockdiag") if encoding == "measure" else (encoding,)
+        dtype = next(parts.model.parameters()).dtype
+        size, name, _ = choose_group(
+            sequence, parts.model.spatial_width(), sizes=sizes, encodings=names, dtype=dtype
+        )
+        group = size if group == "measure" else group
+        encoding = name if encoding == "measure" else encoding
+    options = Options(
+        "grouped" if ranks == 1 else "windows",
+        int(group),
+        encoding,
+        settings.cache_mib << 20,
+        checkpoint=settings.checkpoint,
+        prefetch=job.loader.prefetch > 0,
+    )
+    windows = Windows(sequence.num_snapshots - parts.horizon, settings.window, settings.stride)
+    steps = batches_of(job, settings, windows, "train", 0)
+    probe = SnapshotStrategy(
+        sequence, parts.model, parts.task, Options("sequential"), seed=job.seed
+    )
+    plans = table(sequence, parts.model, steps, options, ranks, owner, probe.pairs)
+    policy = settings.policy
+    if policy == "auto":
+        policy = choose(plans, parts.model.spatial_width())
+        if settings.history == "truncated" and policy == "windows":
+            policy = "vertices"
+    return Options(
+        policy, options.group, options.encoding, options.cache_bytes,
+        checkpoint=options.checkpoint, prefetch=options.prefetch,
+    ), plans  # fmt: skip
+
+
+class SnapshotJob:
+    """``SnapshotStrategy`` behind the trainer's protocol."""
+
+    name = "snapshot"
+
+    def __init__(
+        self, job: Config, world: World, strategy: SnapshotStrategy, plans: list[Plan]
+    ) -> None:
+        self._job, self._world, self._strategy, self._plans = job, world, strategy, plans
+        self._settings = settings_of(job)
+        horizon = strategy.task.horizon
+        sequence = strategy.sequence
+        self._windows = Windows(
+            sequence.num_snapshots - horizon, self._settings.window, self._settings.stride
+        )
+        self.model: nn.Module = nn.ModuleDict({"model": strategy.model, "task": strategy.task})
+        self._state: State | None = None
+        self._epochs: set[int] = set()
+        self._once = self._every = 0
+
+    @classmethod
+    def check(cls, job: Config, graph: PartitionedGraph) -> None:
+        """Raise ``InputError`` for what cannot be built, without a world."""
+        settings = settings_of(job)
+        sequence = from_partition(graph)
+        parts = build_parts(job, sequence)
+        windows = Windows(sequence.num_snapshots - parts.horizon, settings.window, settings.stride)
+        steps = batches_of(job, settings, windows, "train", 0)
+        functional.warmup(next(parts.model.parameters()).dtype)
+        ranks = max(job.cluster.workers, 1)
+        if settings.policy != "auto":
+            Options(settings.policy)
+            possible = plan(
+                sequence, parts.model, steps[:1], Options(settings.policy), ranks
+            ).possible
+            if not possible:
+                raise InputError(
+                    f"config sampler.args.policy: {settings.policy!r} cannot run "
+                    f"{job.model.name!r} on {ranks} workers; use auto"
+                )
+        if settings.history == "truncated" and (parts.horizon or settings.policy == "windows"):
+            raise InputError(
+                "config sampler.args.history: 'truncated' needs a target on nodes and a policy "
+                "other than windows; use history: window"
+            )
+        parts.task.count(steps[0], sequence, _no_draws(job, steps[0]))
+
+    @classmethod
+    def build(cls, job: Config, world: World, graph: PartitionedGraph) -> "SnapshotJob":
+        """The strategy of a job on this rank. Collective."""
+        sequence = from_partition(graph)
+        parts = build_parts(job, sequence)
+        model, task = parts.model.to(world.device), parts.task.to(world.device)
+        owner = owner_of(graph, world.size)
+        options, plans = world.control.all_gather_object(
+            decide(job, sequence, parts, world.size, owner) if world.rank == 0 else None
+        )[0]
+        strategy = SnapshotStrategy(
+            sequence, model, task, options, world.gradients, owner, job.seed, world.device
+        )
+        if world.rank == 0 and sys.stderr.isatty():
+            print(text_of(plans, options), file=sys.stderr, flush=True)
+        return cls(job, world, strategy, plans)
+
+    def num_batches(self) -> int:
+        if self._settings.history == "truncated":
+            return len(list(self._segments(0)))
+        return len(batches_of(self._job, self._settings, self._windows, "train", 0))
+
+    def _segments(self, epoch: int) -> Iterator[WindowBatch]:
+        end = int(self._strategy.sequence.num_snapshots * self._settings.train)
+        return segments(max(end, 1), self._settings.window, epoch)
+
+    def shares(self, epoch: int, first: int, stop: int) -> Iterator[tuple[BatchIndex, WindowBatch]]:
+        if self._settings.history == "truncated":
+            found = list(self._segments(epoch))
+            self._state = self._replay(found[:first])
+        else:
+            found = batches_of(self._job, self._settings, self._windows, "train", epoch)
+        for number, batch in enumerate(self._strategy.ahead(found[first:stop]), first):
+            yield BatchIndex(epoch, number), batch
+
+    def _replay(self, before: list[WindowBatch]) -> State | None:
+        """The state that segments leave: found again where an epoch goes on in its middle.
+
+        With today's weights, which is what a state carried across a stop can be.
+        """
+        state: State | None = None
+        with torch.no_grad():
+            for batch in before:
+                state = self._strategy.carry(batch, state)
+        return state
+
+    def backward(self, share: WindowBatch) -> StepReport:
+        start = time.perf_counter()
+        self.model.train()
+        for p in self._strategy.parameters():
+            p.grad = None
+        before = self._strategy.counts.rows_sent
+        if self._settings.history == "truncated":
+            loss, self._state = self._strategy.accumulate_truncated(share, self._state)
+            number = share.length
+        else:
+            loss = self._strategy.accumulate(share)
+            number = len(share.starts)
+        sent = self._strategy.counts.rows_sent - before
+        if share.epoch in self._epochs or not self._epochs:
+            self._once += sent
+            self._epochs.add(share.epoch)
+        else:
+            self._every += sent
+        return StepReport(loss, number, {"compute": time.perf_counter() - start})
+
+    def predict(self, split: str) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Rows are targets: for nodes, the id is ``window start · N + node``."""
+        self.model.eval()
+        counts = self._strategy.counts
+        kept = (counts.rows_sent, counts.bytes_sent)
+        if self._settings.history == "truncated":
+            columns = self._strategy.predictions_truncated(self._span(split), self._settings.window)
+        else:
+            steps = batches_of(self._job, self._settings, self._windows, split, 0)
+            columns = self._strategy.predictions(steps)
+        counts.rows_sent, counts.bytes_sent = kept
+        if self._world.rank != 0:
+            return None
+        ids, output, target = self._strategy.task.outputs(columns, self._strategy.sequence)
+        return torch.from_numpy(ids), torch.from_numpy(output), torch.from_numpy(target)
+
+    def _span(self, split: str) -> range:
+        total = self._strategy.sequence.num_snapshots
+        first = int(total * self._settings.train)
+        second = int(total * (self._settings.train + self._settings.val))
+        return {"train": range(0, first), "val": range(first, second),
+                "test": range(second, total)}[split]  # fmt: skip
+
+    def communication(self) -> dict[str, Any]:
+        """What was planned for the policy, and beside it what was measured, over all ranks."""
+        strategy = self._strategy
+        chosen = next(p for p in self._plans if p.policy == strategy.options.policy)
+        ranks = self._world.control.all_gather_object(
+            (self._once, self._every, strategy.counts.edges_aggregated, strategy.counts.bytes_sent)
+        )
+        first, later = (sum(r[i] for r in ranks) for i in (0, 1))
+        epochs = max(len(self._epochs) - 1, 0)
+        sent = sum(r[3] for r in ranks)
+        return {
+            "policy": chosen.policy,
+            "group": strategy.options.group,
+            "encoding": strategy.options.encoding,
+            "features": {
+                "rows": {
+                    "first epoch, planned": chosen.rows_once + chosen.rows,
+                    "first epoch, measured": first,
+                    "later epochs, planned": epochs * chosen.rows,
+                    "later epochs, measured": later,
+                },
+                "bytes": {
+                    "first epoch, planned": "",
+                    "first epoch, measured": "",
+                    "later epochs, planned": "",
+                    "later epochs, measured": "",
+                },
+            },
+            "bytes_sent": sent,
+            "edges_aggregated": max(r[2] for r in ranks),
+            "plans": [p.row() for p in self._plans],
+        }
+
+
+def owner_of(graph: PartitionedGraph, ranks: int) -> np.ndarray:
+    """The rank of each node (by original id): parts are dealt to ranks in even runs."""
+    owner = np.empty(graph.num_nodes, np.int64)
+    for p in range(graph.num_parts):
+        first, last = int(graph.offsets[p]), int(graph.offsets[p + 1])
+        owner[graph.original_ids()[first:last]] = p * ranks // graph.num_parts
+    return owner
+
+
+def text_of(plans: list[Plan], options: Options) -> str:
+    """The table of plans for a terminal."""
+    rows = [p.row() for p in plans]
+    columns = list(rows[0])
+    cells = [columns, *([str(r[c]) for c in columns] for r in rows)]
+    widths = [max(len(line[k]) for line in cells) for k in range(len(columns))]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(x, widths, strict=True)) for x in cells]
+    lines.append(
+        f"policy {options.policy}, groups of {options.group} snapshots, {options.encoding}"
+    )
+    return "\n".join(lines)
+
+
+def plan_job(job: Config, graph: PartitionedGraph, ranks: int | None = None) -> str:
+    """What every policy would move and aggregate for a job: the text of ``gnn-dist plan``."""
+    sequence = from_partition(graph)
+    number = ranks or max(job.cluster.workers, 1)
+    parts = build_parts(job, sequence)
+    options, plans = decide(job, sequence, parts, number, owner_of(graph, number))
+    return text_of(plans, options)
+
+
+def _no_draws(job: Config, batch: WindowBatch) -> Any:
+    from gnn_dist.strategies.snapshot_scope import Draws
+
+    return Draws(job.seed, 0, batch.index, batch.starts, batch.length)
