@@ -79,15 +79,19 @@ def _choose(y, d, k, words, spare, guess):
     step = y.dtype.type(0.125)
     low = y.dtype.type(-np.inf)
     high = y.dtype.type(np.inf)
+    above_low, above_high = np.int64(d), np.int64(0)
     some_high = False
+    steps = 0
     while True:
         count = _mark(y, d, t, words)
         if count == k:
             return t
         if count > k:
             low = t
+            above_low = count
         else:
             high = t
+            above_high = count
             some_high = True
         if not some_high:
             t = low + step
@@ -96,7 +100,15 @@ def _choose(y, d, k, words, spare, guess):
             t = high - step
             step += step
         else:
-            t = low + (high - low) * y.dtype.type(0.5)
+            # as if values lay evenly between, at first: a step less than halving
+            share = y.dtype.type(0.5)
+            if steps < 6:
+                share = y.dtype.type(above_low - k) / y.dtype.type(above_low - above_high)
+                share = min(max(share, y.dtype.type(0.1)), y.dtype.type(0.9))
+            steps += 1
+            t = low + (high - low) * share
+            if not (low < t < high):
+                t = low + (high - low) * y.dtype.type(0.5)
         if not (low < t < high):
             break
     # Equal values around the threshold (or values that are not numbers): those above it, then the
@@ -110,7 +122,7 @@ def _choose(y, d, k, words, spare, guess):
             if kept < k and not words[c >> 5] & bit and (turn == 1 or not y[c] < low):
                 words[c >> 5] |= bit
                 kept += 1
-    return y.dtype.type(0)
+    return guess
 
 
 @numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
@@ -162,7 +174,8 @@ def select(
                 words[w] = mask[i, w]
         else:
             if k < d:
-                guess = _choose(y, d, k, words, spare, guess)
+                found = _choose(y, d, k, words, spare, guess)
+                guess += (found - guess) * u.dtype.type(0.125)
             else:
                 for w in range(num_words):
                     width = min(32, d - 32 * w)

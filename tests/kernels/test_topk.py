@@ -43,6 +43,7 @@ def test_exactly_the_k_largest_are_kept_at_every_width(d, dtype):
     y[21] = 0
     y[22, ::2] = np.finfo(dtype).max
     y[23] *= 1e-30
+    y[24] = 1 + rng.integers(0, 4, d) * np.finfo(dtype).eps  # neighbours among the floats
     for k in sorted({1, max(1, d // 4), d - 1 or 1, d}):
         values, mask, full = _select(y, k, dtype=dtype)
         np.testing.assert_array_equal(full, _largest(y, k))
