@@ -58,8 +58,7 @@ class Plan:
     def row(self) -> dict[str, Any]:
         """For a table."""
         if not self.possible:
-            return {"policy": self.policy, "rows sent (first epoch)": "-", "rows sent (epoch)": "-",
-                    "edges (first epoch)": "-", "edges (epoch)": "-", "edges stored": "-", "memory (MB)": "-"}  # fmt: skip
+            return {"policy": self.policy, **dict.fromkeys(COLUMNS, "-")}
         return {
             "policy": self.policy,
             "rows sent (first epoch)": self.rows_once + self.rows,
@@ -70,6 +69,11 @@ class Plan:
             "memory (MB)": round(self.memory / 1e6, 1),
         }
 
+
+COLUMNS = (
+    "rows sent (first epoch)", "rows sent (epoch)", "edges (first epoch)", "edges (epoch)",
+    "edges stored", "memory (MB)",
+)  # fmt: skip
 
 SEND_COST = 8.0
 """One row sent costs as much as so many rows added: loopback gloo moves about 1 GB/s and an
