@@ -19,6 +19,8 @@ BUILTIN: dict[str, str] = {
     "sbm": "gnn_dist.datasets.synthetic.sbm",
     "rmat": "gnn_dist.datasets.synthetic.rmat",
     "planetoid": "gnn_dist.datasets.planetoid.planetoid",
+    "ogb": "gnn_dist.datasets.ogb.ogb",
+    "ogbn_like": "gnn_dist.datasets.ogbn_like.ogbn_like",
     "files": "gnn_dist.datasets.files.files",
 }
 

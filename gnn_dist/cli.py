@@ -101,6 +101,14 @@ def _job(commands: Any, name: str, help_: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--print-config", action="store_true", help="print the resolved configuration and end"
     )
+    parser.add_argument(
+        "--download",
+        dest="config:dataset.args.download",
+        action="store_const",
+        const=True,
+        default=argparse.SUPPRESS,
+        help="let the data set fetch what is missing (as --dataset.args.download true)",
+    )
     group = parser.add_argument_group("configuration (every key of the YAML file)")
     for key, info in config.flags():
         description = (info.description or "").replace("\n", " ").replace("%", "%%")

@@ -31,6 +31,7 @@ BUILTIN = {
         "kendall",
     )
 }
+BUILTIN |= {name: f"gnn_dist.interop.ogb.{name}" for name in ("ogb_accuracy", "ogb_rocauc")}
 DEFAULTS = {
     "classification": ("accuracy", "f1_macro"),
     "multilabel": ("roc_auc", "f1_micro"),
