@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gnn_dist.batch import Block
+from gnn_dist.errors import InputError
 from gnn_dist.features import FeatureRows
 from gnn_dist.nn.deep.config import DeepConfig
 from gnn_dist.nn.deep.inner import Inner
@@ -53,6 +54,11 @@ class ReversibleStack(nn.Module):
 
         ``initial``: GCNII's rows [C, N, d], needed where ``initial_residual`` is not 0.
         """
+        if state.device.type != "cpu":
+            raise InputError(
+                f"deep model: its blocks run on cpu, not on {state.device.type}; set "
+                "cluster.device: cpu"
+            )
         layers = self.config.layers
         stop = layers if stop is None else stop
         if first == stop:

@@ -1,5 +1,6 @@
 """Layer-wise pipelining of deep models: schedules, their simulation, their execution."""
 
+from gnn_dist.strategies.pipeline.command import Plan, plan_job
 from gnn_dist.strategies.pipeline.executor import PipelineExecutor
 from gnn_dist.strategies.pipeline.generators import SCHEDULES, generate
 from gnn_dist.strategies.pipeline.plan import Candidate, Profile, candidates, plan
@@ -16,6 +17,7 @@ __all__ = [
     "PipelineExecutor",
     "PipelineSettings",
     "PipelineStrategy",
+    "Plan",
     "Profile",
     "Schedule",
     "Timeline",
@@ -23,5 +25,6 @@ __all__ = [
     "check",
     "generate",
     "plan",
+    "plan_job",
     "simulate",
 ]

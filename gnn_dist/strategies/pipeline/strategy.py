@@ -7,7 +7,7 @@ same optimiser step and a new cut of the layers moves nothing.
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,7 @@ from gnn_dist.strategies.pipeline.plan import Candidate, candidates
 from gnn_dist.strategies.pipeline.profile import measure
 from gnn_dist.strategies.pipeline.schedule import Schedule
 from gnn_dist.strategies.pipeline.settings import PipelineSettings
+from gnn_dist.strategies.pipeline.simulate import Span, Timeline
 from gnn_dist.strategies.pipeline.stages import DeepMicro, DeepPipelineStage
 
 _WATCHED = 4  # steps whose busy times decide on a new cut
@@ -290,12 +291,45 @@ class PipelineStrategy:
         order = torch.argsort(ids)
         return ids[order], outputs[order], targets[order]
 
+    @property
+    def loss_sum(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """The loss of (outputs, targets), summed over seeds."""
+        return self._task.loss_sum
+
+    def timeline(self) -> Timeline | None:
+        """The last global batch as it was, over all ranks (collective); None before the first."""
+        spans = [] if self.last_step is None else self.last_step.spans
+        peak = 0 if self.last_step is None else self.last_step.peak_bytes
+        every = self._world.control.all_gather_object((spans, peak))
+        found = tuple(Span(*s) for rank, _ in every for s in rank)
+        if not found:
+            return None
+        return Timeline("measured", self._world.size, found, tuple(float(p) for _, p in every))
+
+    def _timing(self) -> dict[str, float]:
+        """What was predicted beside what was measured, in the last global batch."""
+        timeline = self.timeline()
+        if timeline is None:
+            return {}
+        out = {
+            "pipeline_seconds_measured": timeline.makespan,
+            "pipeline_bubble_percent_measured": 100 * timeline.bubble,
+            "pipeline_peak_bytes_measured": max(timeline.peak_bytes),
+        }
+        if self.candidates:
+            best = self.candidates[0].timeline
+            out["pipeline_seconds_simulated"] = best.makespan
+            out["pipeline_bubble_percent_simulated"] = 100 * best.bubble
+            out["pipeline_peak_bytes_simulated"] = max(best.peak_bytes)
+        return out
+
     def communication(self) -> dict[str, Any]:
         gather = self._world.control.all_gather_object
         sent = self._link.bytes_sent if isinstance(self._link, GroupLink) else 0
         messages = self._link.messages if isinstance(self._link, GroupLink) else 0
         return {
             "features": add_up(gather(self._features.counts.as_dict())),
+            **self._timing(),
             "pipeline_bytes": sum(gather(sent)),
             "pipeline_messages": sum(gather(messages)),
             "gradient_bytes": sum(gather(self._world.gradients.traffic.bytes_sent)),
