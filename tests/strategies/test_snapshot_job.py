@@ -1,16 +1,13 @@
-"""Dynamic graphs as jobs: trained, resumed and evaluated by the trainer, alone and on ranks."""
+"""Dynamic graphs as jobs: trained, resumed and evaluated by the trainer."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.ranks import run_ranks
+from support.snapshot_jobs import ARGS, job
 
-from gnn_dist import config, storage
-from gnn_dist.cluster import World
 from gnn_dist.datasets import temporal
 from gnn_dist.dynamic.stored import to_graph
 from gnn_dist.errors import InputError
@@ -19,34 +16,6 @@ from gnn_dist.strategies.snapshot_job import SnapshotJob, plan_job
 from gnn_dist.strategies.snapshot_tasks import map as mean_average_precision
 from gnn_dist.strategies.snapshot_tasks import mrr, ranking_metrics
 from gnn_dist.training import jobs
-
-ARGS = {"num_nodes": 40, "num_edges": 160, "snapshots": 14, "change": 0.1, "features": 3}
-
-
-def job(folder: Path | None = None, **overrides: Any) -> config.Config:
-    values = {
-        "name": "dynamic",
-        "dataset": {"name": "gnn_dist.datasets.temporal.synthetic_job", "args": ARGS},
-        "sampler": {
-            "name": "windows",
-            "args": {"window": 3, "group": 4, "encoding": "flat", "policy": "grouped"},
-        },
-        "model": {"name": "tgcn", "args": {"hidden": 6}},
-        "task": {"kind": "regression", "metrics": ["rmse"]},
-        "train": {
-            "strategy": "gnn_dist.strategies.snapshot_job.SnapshotJob", "epochs": 3,
-            "batch_size": 2, "lr": 0.01, "baselines": False, "precision": "float64",
-        },
-        "output": None if folder is None else str(folder),
-    }  # fmt: skip
-    made = config.Config.model_validate(values)
-    for key, value in overrides.items():
-        section, name = key.split("__")
-        part = getattr(made, section)
-        if name == "args":
-            value = {**part.args, **value}
-        made = made.model_copy(update={section: part.model_copy(update={name: value})})
-    return made
 
 
 def test_a_job_trains_evaluates_and_reports(tmp_path: Path) -> None:
@@ -68,43 +37,6 @@ def test_a_resumed_job_has_the_weights_of_one_that_never_stopped(tmp_path: Path)
     cut = jobs.train(job(tmp_path / "cut"), resume=True)
     assert [e["loss"] for e in cut["epochs"]][-1] == [e["loss"] for e in whole["epochs"]][-1]
     assert cut["test"] == whole["test"]
-
-
-def run_rank(world: World, policy: str, history: str) -> dict[str, Any]:
-    graph = to_graph(temporal.synthetic(**ARGS))
-    assignment = np.random.default_rng(0).integers(0, world.size, 40).astype(np.int32)
-    cut = storage.assemble(graph, assignment, world.size)
-    settings = job(sampler__args={"policy": policy, "history": history})
-    strategy = SnapshotJob.build(settings, world, cut)
-    optimizer = torch.optim.Adam(strategy.model.parameters(), 0.01)
-    losses = []
-    for epoch in range(2):
-        for _, share in strategy.shares(epoch, 0, strategy.num_batches()):
-            losses.append(strategy.backward(share).loss)
-            optimizer.step()
-    return {
-        "losses": losses,
-        "predictions": strategy.predict("test"),
-        "communication": strategy.communication(),
-    }
-
-
-@pytest.mark.parametrize("history", ["window", "truncated"])
-def test_ranks_train_alike_and_report_the_rows_that_were_planned(history: str) -> None:
-    alone = run_rank(World.local(), "grouped", history)
-    for policy in ("vertices", "snapshots", "windows", "auto"):
-        if policy == "windows" and history == "truncated":
-            continue
-        found = run_ranks(run_rank, 2, (policy, history), timeout=100)
-        for rank in found:
-            assert rank["losses"] == pytest.approx(alone["losses"], rel=1e-9)
-        for ours, theirs in zip(found[0]["predictions"], alone["predictions"], strict=True):
-            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
-        assert found[1]["predictions"] is None
-        if history == "window":
-            rows = found[0]["communication"]["features"]["rows"]
-            assert rows["first epoch, measured"] == rows["first epoch, planned"]
-            assert rows["later epochs, measured"] == rows["later epochs, planned"]
 
 
 def test_the_plan_of_a_job_is_a_table_with_every_policy() -> None:
