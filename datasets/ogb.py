@@ -34,7 +34,7 @@ def ogb(
     """OGB's ogbn-arxiv, -products, -papers100M and -proteins, with their official splits.
 
     Node tensors: ``x`` float32[N, F] and ``y`` (int64[N] classes, -1 where unknown; for
-    ogbn-proteins float32[N, 112] labels), ``year`` or ``species`` where the data set has them.
+    ogbn-proteins uint8[N, 112] labels), ``year`` or ``species`` where the data set has them.
     ogbn-proteins has the edge tensor ``feat`` float32[E, 8] and no node features: ``x`` is the
     mean over the in-edges of a node. ``ogbn-products`` and ``ogbn-proteins`` come with both
     directions of every edge. The metrics ``ogb_accuracy`` and ``ogb_rocauc`` score with OGB's
@@ -200,7 +200,7 @@ def _convert(
     for key, array in raw.items():
         _write_tensor(aside, key, array)
     multilabel = int(meta["num tasks"]) > 1
-    np.save(aside / "node.y.npy", _multilabels(y) if multilabel else _classes(y))
+    np.save(aside / "node.y.npy", y.astype(np.uint8) if multilabel else _classes(y))
     for part in ("train", "valid", "test"):
         ids = np.sort(np.asarray(splits[part], np.int64))
         np.save(aside / f"split.{'val' if part == 'valid' else part}.npy", ids)
@@ -300,7 +300,3 @@ def _classes(y: np.ndarray) -> np.ndarray:
     if y.dtype.kind == "f":
         y = np.where(np.isnan(y), -1, y)
     return y.astype(np.int64)
-
-
-def _multilabels(y: np.ndarray) -> np.ndarray:
-    return y.astype(np.float32)

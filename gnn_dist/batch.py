@@ -157,6 +157,12 @@ class MiniBatch:
 
         return batch_to_data(self)
 
+    def to_dgl(self) -> list[Any]:
+        """As DGL's message-flow blocks, for models written in DGL (see ``interop.dgl``)."""
+        from gnn_dist.interop.dgl import batch_to_blocks
+
+        return batch_to_blocks(self)
+
     def digest(self, original_ids: np.ndarray) -> str:
         """``global_digest`` of this batch alone."""
         return global_digest([self], original_ids)

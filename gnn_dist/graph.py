@@ -182,6 +182,20 @@ class Graph:
 
         return graph_to_data(self)
 
+    @classmethod
+    def from_dgl(cls, graph: Any) -> "Graph":
+        """From a ``DGLGraph`` of one type: ``feat`` becomes ``x``, ``label`` ``y``, the masks
+        ``train_mask``, ``val_mask``, ``test_mask`` splits (see ``interop.dgl``)."""
+        from gnn_dist.interop.dgl import graph_from_dgl
+
+        return graph_from_dgl(graph)
+
+    def to_dgl(self) -> Any:
+        """As ``DGLGraph``; ``from_dgl`` reads it back."""
+        from gnn_dist.interop.dgl import graph_to_dgl
+
+        return graph_to_dgl(self)
+
     @property
     def num_nodes(self) -> int:
         return self.indptr.size - 1
