@@ -221,17 +221,23 @@ class EdgeClassification(nn.Module):
         self.classes = classes
         self.head = _PairHead(features, hidden, classes)
 
-    def _edges(self, batch: WindowBatch, sequence: SnapshotSequence) -> tuple[list, list]:
+    def _labels(self, sequence: SnapshotSequence) -> list[np.ndarray]:
         if sequence.edge_labels is None:
             raise InputError(
                 "task: edge_classification needs edge labels; this data set has none (bitcoin has)"
             )
+        return sequence.edge_labels
+
+    def _edges(
+        self, batch: WindowBatch, sequence: SnapshotSequence
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        known = self._labels(sequence)
         pairs, labels = [], []
         for t in batch.targets:
             keys = sequence.keys(t + 1)
             dst = keys // sequence.num_nodes
             pairs.append(np.stack((keys - dst * sequence.num_nodes, dst)))
-            labels.append(sequence.edge_labels[t + 1])
+            labels.append(known[t + 1])
         return pairs, labels
 
     def training_pairs(
@@ -241,7 +247,7 @@ class EdgeClassification(nn.Module):
         return self._edges(batch, sequence)[0]
 
     def count(self, batch: WindowBatch, sequence: SnapshotSequence, draws: Draws) -> int:
-        return max(1, sum(sequence.num_edges(t + 1) for t in batch.targets))
+        return max(1, sum(self._labels(sequence)[t + 1].size for t in batch.targets))
 
     def _scores(self, e: Embeddings, batch: WindowBatch, sequence: SnapshotSequence) -> tuple:
         pairs, labels = self._edges(batch, sequence)

@@ -124,6 +124,19 @@ def gru(
     """
     if projected.device.type == "cpu":
         return _Gru.apply(projected, start, w_zr, w_c, slots, every, checkpoint)
+    return gru_torch(projected, start, w_zr, w_c, slots, every=every)
+
+
+def gru_torch(
+    projected: Tensor,
+    start: Tensor | None,
+    w_zr: Tensor,
+    w_c: Tensor,
+    slots: np.ndarray,
+    *,
+    every: bool = False,
+) -> Tensor:
+    """``gru`` through torch operators, for other devices than a CPU."""
     hidden = w_c.shape[0]
     index = torch.from_numpy(slots).to(projected.device)
     h = start
@@ -230,6 +243,20 @@ def lstm2(
     """
     if projected.device.type == "cpu":
         return _Lstm2.apply(projected, start, w1, w2, bias, slots, every, checkpoint)
+    return lstm2_torch(projected, start, w1, w2, bias, slots, every=every)
+
+
+def lstm2_torch(
+    projected: Tensor,
+    start: Tensor | None,
+    w1: Tensor,
+    w2: Tensor,
+    bias: Tensor,
+    slots: np.ndarray,
+    *,
+    every: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """``lstm2`` through torch operators, for other devices than a CPU."""
     hidden = w1.shape[0]
     index = torch.from_numpy(slots).to(projected.device)
     if start is None:

@@ -137,17 +137,26 @@ def test_state_carried_over_gives_the_states_of_one_long_window() -> None:
     torch.testing.assert_close(torch.cat((first, second)), whole)
 
 
-def test_the_torch_path_equals_the_kernels() -> None:
-    """What a GPU runs, on the meta-free path: the same formulas through torch operators."""
+@pytest.mark.parametrize("begin", [False, True])
+@pytest.mark.parametrize("every", [False, True])
+def test_what_a_gpu_runs_equals_the_kernels(begin: bool, every: bool) -> None:
     torch.manual_seed(0)
     slots = SLOTS["side by side"]
     p = torch.randn(4, 8, 12, dtype=torch.float64)
     w_zr, w_c = torch.randn(4, 8, dtype=torch.float64), torch.randn(4, 4, dtype=torch.float64)
-    zero = torch.zeros(4, 3, 4, dtype=torch.float64)
+    h = torch.randn(4, 3, 4, dtype=torch.float64) if begin else None
     torch.testing.assert_close(
-        functional.gru(p, None, w_zr, w_c, slots, every=True),
-        gru_oracle(p, zero, w_zr, w_c, slots),
+        functional.gru_torch(p, h, w_zr, w_c, slots, every=every),
+        functional.gru(p, h, w_zr, w_c, slots, every=every),
     )
+    weights = [torch.randn(s, dtype=torch.float64) for s in ((3, 12), (6, 12), (12,))]
+    state = torch.randn(4, 4, 3, 3, dtype=torch.float64) if begin else None
+    for a, b in zip(
+        functional.lstm2_torch(p, state, *weights, slots, every=every),
+        functional.lstm2(p, state, *weights, slots, every=every),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b)
 
 
 def test_the_continued_fraction_is_tanh() -> None:
