@@ -19,21 +19,21 @@ _REMEDY = "install it with pip install 'gnn-dist[ogb]'"
 def import_ogb() -> ModuleType:
     """The module ``ogb.nodeproppred``; ``InputError`` with the remedy where it cannot be imported.
 
-    OGB starts a thread that asks a package index for a newer OGB when it is first imported. It
-    does so only if it finds the package ``outdated``, which is hidden from it.
+    Two packages are hidden from OGB while it is imported: ``outdated``, with which it would start
+    a thread that asks a package index for a newer OGB, and a DGL that is not imported yet, which
+    would write its choice of a backend to the home folder.
     """
     if importlib.util.find_spec("ogb") is None:
         raise InputError(f"ogb: is not installed; {_REMEDY}")
-    hidden = "outdated" not in sys.modules
-    if hidden:
-        sys.modules["outdated"] = None  # type: ignore[assignment]
+    hidden = [name for name in ("outdated", "dgl") if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]
     try:
         import ogb.nodeproppred
     except Exception as error:
         raise InputError(f"ogb: cannot be imported: {error}; {_REMEDY}") from error
     finally:
-        if hidden:
-            del sys.modules["outdated"]
+        for name in hidden:
+            del sys.modules[name]
     return ogb.nodeproppred
 
 
