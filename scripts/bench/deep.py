@@ -15,6 +15,8 @@ are of steps taken in turn in one process.
 """
 
 import contextlib
+import ctypes
+import gc
 import io
 import json
 import subprocess
@@ -208,6 +210,8 @@ def worker(name: str, layers: int, gates: int) -> dict[str, Any]:
     block, x = circuit(gates)
     model = build(name, layers, block)
     block.transposed()
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)  # what libraries have freed is no room for the step
     Path("/proc/self/clear_refs").write_text("5")
     base = _status("VmRSS")
     start = time.perf_counter()

@@ -24,6 +24,12 @@ class ReversibleStack(nn.Module):
     Parameters are stacked, [blocks, C, ...] (see ``StackTensors``).
     """
 
+    gain: nn.Parameter
+    shift: nn.Parameter
+    weight: nn.Parameter
+    bias: nn.Parameter
+    attention: nn.Parameter
+
     def __init__(self, config: DeepConfig, *, seed: int = 0) -> None:
         super().__init__()
         self.config = config

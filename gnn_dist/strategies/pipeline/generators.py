@@ -155,14 +155,14 @@ def _greedy(
                 for a in waiting[rank]
                 if all(finish.get(d, now + 1) <= now for d in empty.dependencies(a))
             ]
-            action = pick(rank, sorted(ready), held[rank])
-            if action is None:
+            picked = pick(rank, sorted(ready), held[rank])
+            if picked is None:
                 continue
-            waiting[rank].remove(action)
-            rows[rank].append(action)
-            held[rank] += (action.kind == FORWARD) - (action.kind in (BACKWARD, WEIGHT))
-            free[rank] = now + cost[action.kind]
-            finish[action] = free[rank]
+            waiting[rank].remove(picked)
+            rows[rank].append(picked)
+            held[rank] += (picked.kind == FORWARD) - (picked.kind in (BACKWARD, WEIGHT))
+            free[rank] = now + cost[picked.kind]
+            finish[picked] = free[rank]
         now += 1
         if now > 64 * (len(finish) + stages + 1) * max(cost.values()):
             raise AssertionError(f"the generator of {name} does not end")
