@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from gnn_dist.datasets.def_format import Design, read_def
 
+from gnn_dist.datasets.def_format import Design, read_def
 from gnn_dist.errors import InputError
 from gnn_dist.graph import SPLITS, Graph
 

@@ -4,10 +4,10 @@ import functools
 from typing import Any
 
 import numpy as np
-from gnn_dist.partitioners.weights import fill_empty, integer_weights
 
 from gnn_dist.errors import InputError
 from gnn_dist.graph import Graph
+from gnn_dist.partitioners.weights import fill_empty, integer_weights
 
 PRESETS = ("deterministic", "default", "quality", "large_k")
 OBJECTIVES = ("km1", "cut", "soed")

@@ -3,8 +3,8 @@
 import csv
 
 import pytest
-from gnn_dist.datasets.def_format import parse_def, read_def
 
+from gnn_dist.datasets.def_format import parse_def, read_def
 from gnn_dist.errors import InputError
 
 HEAD = "VERSION 5.8 ;\nDESIGN small ;\nUNITS DISTANCE MICRONS 1000 ;\n"

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+
 from gnn_dist.datasets.def_format import read_def
 from gnn_dist.datasets.routed import routed
-
 from gnn_dist.errors import InputError
 
 TEXT = """VERSION 5.8 ;

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from gnn_dist.datasets.hgr import hgr, read_hgr
-from gnn_dist.partitioners.hypergraph import connectivity, mtkahypar, nets_of
 from support.graphs import random_graph
 
+from gnn_dist.datasets.hgr import hgr, read_hgr
 from gnn_dist.errors import InputError
 from gnn_dist.graph import Graph
+from gnn_dist.partitioners.hypergraph import connectivity, mtkahypar, nets_of
 
 
 def _sets(indptr, pins):
