@@ -2,6 +2,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Kernels compile inside an example, and CI must not fail by chance.
+settings.register_profile("here", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
