@@ -96,7 +96,7 @@ class Graph:
         ``num_nodes`` defaults to one more than the largest id. Raises ``InputError`` for an edge
         that names a node that does not exist.
         """
-        src, dst = np.asarray(src), np.asarray(dst)
+        src, dst = (a if a.size else a.astype(np.int64) for a in map(np.asarray, (src, dst)))
         if src.ndim != 1 or src.shape != dst.shape:
             raise InputError(
                 f"graph edges: src has shape {src.shape} and dst {dst.shape}; give two equally "
