@@ -50,8 +50,10 @@ def factors(sequence: SnapshotSequence, kind: Kind, dtype: np.dtype | type = np.
         weight = sequence.weight(t, keys)
         dst = keys // num_nodes
         src = keys - dst * num_nodes
-        values = np.ones(keys.size) if weight is None else weight.astype(np.float64)
+        values: np.ndarray = np.ones(keys.size) if weight is None else weight.astype(np.float64)
         own = src == dst
+        extra: np.ndarray
+        degree: np.ndarray
         if kind == "gcn":
             extra = np.ones(num_nodes)
             extra[dst[own]] = 0

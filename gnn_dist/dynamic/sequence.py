@@ -185,7 +185,7 @@ class SnapshotSequence:
         if not frames[0].keyframe:
             keys = self.keys(start)
             frames[0] = Frame(True, keys, np.empty(0, np.int64), keys.size)
-        cut = {
+        cut: dict[str, Any] = {
             name: None if value is None else value[start:stop]
             for name, value in (
                 ("x", self.x), ("y", self.y), ("active", self.active),

@@ -151,7 +151,8 @@ class SnapshotStrategy:
         device: torch.device | str = "cpu",
     ) -> None:
         check_model(model)
-        self.sequence, self.model, self.options = sequence, model, options or Options()
+        self.sequence, self.options = sequence, options or Options()
+        self.model: Any = model  # a Module that is a DynamicModel
         self.task: Any = task
         self.exchange = exchange or LocalExchange()
         self.seed, self.device = seed, torch.device(device)
@@ -269,10 +270,10 @@ class SnapshotStrategy:
             if self.model.temporal == "weights":
                 return self._deal_weights(batch, local, state, every)
             rows = self._by_node(batch.snapshots, local)
-            scope = LocalScope(self.groups, draws, self.counts)
-            scope.ids, scope.rows = self.own_nodes, self.own_nodes.size
+            own = LocalScope(self.groups, draws, self.counts)
+            own.ids, own.rows = self.own_nodes, self.own_nodes.size
             out, state = self.model.recur(
-                self.model.project(rows), batch.slots, batch.snapshots, scope, state, every=every,
+                self.model.project(rows), batch.slots, batch.snapshots, own, state, every=every,
                 checkpoint=again,
             )  # fmt: skip
             return out, state, whole, self.own_nodes, self.owner
@@ -287,8 +288,8 @@ class SnapshotStrategy:
                 draws.seed, draws.epoch, draws.step, batch.starts, batch.length, draws.training
             )
         if policy == "sequential":
-            rows = [self.model.project(self._spatial((t,), local)) for t in batch.snapshots]
-            projected = torch.cat(rows, dim=1)
+            each = [self.model.project(self._spatial((t,), local)) for t in batch.snapshots]
+            projected = torch.cat(each, dim=1)
         else:
             projected = self.model.project(self._spatial(batch.snapshots, local))
         out, state = self.model.recur(

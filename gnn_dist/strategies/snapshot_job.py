@@ -20,6 +20,7 @@ from gnn_dist import plugins
 from gnn_dist.batch import BatchIndex
 from gnn_dist.cluster import World
 from gnn_dist.config import Config, Section
+from gnn_dist.dynamic.groups import ENCODINGS
 from gnn_dist.dynamic.sequence import SnapshotSequence
 from gnn_dist.dynamic.stored import from_partition
 from gnn_dist.dynamic.windows import WindowBatch, Windows, segments
@@ -80,8 +81,8 @@ def settings_of(job: Config) -> SnapshotSettings:
 class Parts:
     """Model and task of a job, not yet on a rank."""
 
-    model: nn.Module
-    task: nn.Module
+    model: Any
+    task: Any
     horizon: int
 
 
@@ -145,7 +146,7 @@ def decide(
     group, encoding = settings.group, settings.encoding
     if group == "measure" or encoding == "measure":
         sizes = (1, 4, 8, 16) if group == "measure" else (int(group),)
-        names = ("flat", "dyadic", "blockdiag") if encoding == "measure" else (encoding,)
+        names = ENCODINGS if encoding == "measure" else (encoding,)
         dtype = next(parts.model.parameters()).dtype
         size, name, _ = choose_group(
             sequence, parts.model.spatial_width(), sizes=sizes, encodings=names, dtype=dtype

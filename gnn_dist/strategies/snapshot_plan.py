@@ -332,7 +332,8 @@ def choose_group(
     scalar = np.dtype(np.float64 if dtype == torch.float64 else np.float32)
     part = sequence[start : start + number]
     f = factors(part, "gcn", scalar)
-    candidates = {(1, "blockdiag")} | {
+    candidates: set[tuple[int, Encoding]] = {(1, "blockdiag")}
+    candidates |= {
         (size, encoding) for size in sizes if 1 < size <= number for encoding in encodings
     }
     runs: dict[tuple[int, Encoding], list[Any]] = {}
