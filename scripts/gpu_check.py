@@ -34,7 +34,7 @@ MODELS = {
 
 
 def batches(num_nodes: int, count: int) -> list[MiniBatch]:
-    graph = gcn_norm(rmat(num_nodes=num_nodes, num_edges=15 * num_nodes, num_features=100))
+    graph = gcn_norm(rmat(num_nodes=num_nodes, avg_degree=15.0, num_features=100))
     topology = LocalTopology(PartitionedGraph.from_graph(graph).part(0))
     sampler = NeighborSampler([15, 10, 5], edge=("gcn",))
     drawn = []
