@@ -1,0 +1,41 @@
+"""The jobs that ship, end to end at a small size."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gnn_dist import config
+from gnn_dist.training import jobs
+
+CONFIGS = Path(__file__).parents[3] / "configs"
+SMALL = {
+    "cluster.workers": 0,
+    "model.args": {"width": 16, "layers": 4, "direction": "both"},
+    "train.epochs": 2,
+    "train.baselines": False,
+}
+
+
+def test_routed_designs_train_and_report(tmp_path, shared_data):
+    args = {
+        "path": str(shared_data / "def"),
+        "split": {"train": ["uart", "ss_pcm"], "test": ["usb_phy"]},
+    }
+    job = config.load(
+        CONFIGS / "routed_deep.yaml",
+        {**SMALL, "dataset.args": args, "output": str(tmp_path / "run")},
+    )
+    jobs.train(job)
+    found = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert set(found["test"]) >= {"pearson", "spearman", "kendall", "mae"}
+    assert found["epochs"][1]["loss"] < found["epochs"][0]["loss"]
+    assert found["communication"]["pipeline_seconds_measured"] > 0
+    assert (tmp_path / "run" / "report.html").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("name", ["circuits_deep", "routed_deep"])
+def test_the_jobs_that_ship_can_be_read(name):
+    job = config.load(CONFIGS / f"{name}.yaml")
+    assert job.name == name
+    assert job.model.args["layers"] >= 28
