@@ -25,7 +25,7 @@ from gnn_dist.graph import Graph
 from gnn_dist.interop.ogb import import_ogb
 
 NAMES = ("ogbn-arxiv", "ogbn-products", "ogbn-papers100M", "ogbn-proteins")
-_COPY = 1 << 24  # bytes unpacked at a time
+_COPY = 1 << 20  # bytes unpacked at a time
 
 
 def ogb(

@@ -69,7 +69,7 @@ def make_stored(
             unchecked.splits,
             info,
         )
-        about = {
+        about: dict[str, Any] = {
             "format": _FORMAT,
             "made_from": dict(made_from),
             "info": info,

@@ -1,12 +1,14 @@
 """OGB's own raw layouts, small, read through the real package ``ogb``; no network."""
 
 import builtins
+import functools
 import gzip
 import importlib.util
 import io
 import json
 import pickle
 import shutil
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -230,6 +232,33 @@ def test_papers_arrays_are_never_read_whole(tmp_path, monkeypatch):
     graph = layout.load()
     assert isinstance(graph.indices, np.memmap)
     assert isinstance(graph.node["x"], np.memmap)
+
+
+def test_papers_is_converted_in_bounded_memory(tmp_path, monkeypatch):
+    layout = papers(tmp_path)
+    rng = np.random.default_rng(0)
+    nodes, edges = 200_000, 1_000_000
+    x = rng.standard_normal((nodes, 40)).astype(np.float32)  # 32 MB
+    np.savez(
+        layout.folder / "raw" / "data.npz",
+        edge_index=rng.integers(0, nodes, (2, edges)),  # 16 MB
+        node_feat=x,
+        num_nodes_list=np.array([nodes]),
+        num_edges_list=np.array([edges]),
+    )
+    labels = np.zeros((nodes, 1), np.float32)
+    np.savez(layout.folder / "raw" / "node-label.npz", node_label=labels)
+    sort = functools.partial(write_csc, memory=1 << 21, chunk=1 << 14)
+    monkeypatch.setattr("gnn_dist.datasets.ogb.write_csc", sort)
+    one = np.array([0])
+    write_csc(one, one, 1, tmp_path, undirected=True)  # compiled before it is measured
+    tracemalloc.start()
+    graph = layout.load(undirected=True)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 16 << 20
+    assert graph.num_edges > 1.9 * edges
+    assert np.array_equal(graph.node["x"], x)
 
 
 def test_a_second_start_reads_no_array(tmp_path, monkeypatch):

