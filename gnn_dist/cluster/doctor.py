@@ -35,7 +35,7 @@ REQUIRED = (
 )
 
 OPTIONAL = {
-    "circuits": ("circuitgraph", "aigverse"),
+    "circuits": ("circuitgraph",),
     "dgl": ("gnn_dist.interop.dgl:import_dgl",),
     "kaminpar": ("kaminpar",),
     "mtkahypar": ("mtkahypar",),

@@ -1,19 +1,18 @@
 """One run under Ray Train V2: start the workers, listen to them, explain how it ended."""
 
+import contextlib
 import os
 import pickle
 import threading
 import time
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from gnn_dist.cluster import ray_session
 from gnn_dist.cluster.context import WorkerContext
-from gnn_dist.cluster.launch import Workers, prepare_process
-from gnn_dist.cluster.watch import peak_mib
-from gnn_dist.cluster.world import World
+from gnn_dist.cluster.launch import Workers
+from gnn_dist.cluster.ray_worker import Failure, worker_main
 from gnn_dist.errors import InputError, WorkerError
 
 _LISTEN = 0.5
@@ -25,19 +24,6 @@ _PATIENCE = 10.0
 
 
 @dataclass
-class Failure:
-    """An exception of a worker, ready to travel."""
-
-    rank: int
-    error: bytes | None
-    """The pickled exception, where it can be pickled."""
-    text: str
-    trace: str
-    final: bool
-    """Not worth a restart: the same would happen again."""
-
-
-@dataclass
 class _News:
     """What the driver has heard."""
 
@@ -46,9 +32,19 @@ class _News:
     failures: list[Failure] = field(default_factory=list)
     peaks: dict[int, int] = field(default_factory=dict)
     pids: list[tuple[str, int]] = field(default_factory=list)
+    lost: dict[int, str] = field(default_factory=dict)
+    """What Ray says of the ranks that it has lost in this attempt."""
 
     def final(self) -> Failure | None:
         return next((f for f in self.failures if f.final), None)
+
+    def losses(self) -> str:
+        """The ranks that died in this attempt, in words; empty where none did."""
+        return "; ".join(
+            f"rank {rank} {what}"
+            + (f" (peak {self.peaks[rank]} MiB)" if rank in self.peaks else "")
+            for rank, what in sorted(self.lost.items())
+        )
 
 
 def _mailbox() -> Any:
@@ -63,14 +59,18 @@ def _mailbox() -> Any:
             import asyncio
 
             self._attempts = -1
+            self._over = False
             self._posts: list[tuple[str, int, Any]] = []
             self._news = asyncio.Event()
 
         async def post(self, kind: str, rank: int, value: Any) -> None:
+            self._over |= kind == "failure" and value.final
             self._posts.append((kind, rank, value))
             self._news.set()
 
         async def next_attempt(self) -> int:
+            if self._over:
+                raise RuntimeError("a worker has failed for good: a restart is of no use")
             self._attempts += 1
             return self._attempts
 
@@ -98,53 +98,95 @@ def run(
     """``launch`` for one or more Ray workers."""
     news = _News()
     with ray_session.connect(workers) as session:
-        import ray
+        from ray.exceptions import RayError
+        from ray.train import TrainingFailedError
 
+        error: Exception | None = None
         mailbox = _mailbox()
-        trainer = _trainer(worker, payload, workers, session, mailbox)
-        fit = _Fit(trainer)
-        patience = time.monotonic() + _PATIENCE
+        listener = _Listener(mailbox, news, show, keep, workers, session)
         try:
-            while fit.running and news.final() is None:
-                if not news.pids and time.monotonic() > patience:
-                    patience = float("inf")
-                    if session.lacks_resources():
-                        keep(
-                            f"waiting for {session.wanted()}; the Ray cluster has "
-                            f"{session.offered()}"
-                        )
-                _listen(news, ray.get(mailbox.take.remote(_LISTEN)), show, keep, workers)
-            if news.final() is None:
-                _listen(news, ray.get(mailbox.take.remote(0.0)), show, keep, workers)
+            trainer = _trainer(worker, payload, workers, session, mailbox)
+            listener.start(on_final_failure=trainer.stop)
+            trainer.fit()
+        except (RayError, TrainingFailedError) as raised:
+            error = raised
         finally:
+            # No thread may be inside Ray when Ray ends: its library would crash the process.
+            with ray_session.uninterrupted():
+                listener.stop()
             session.pids.extend(news.pids)
         final = news.final()
         if final is not None:
             raise _as_itself(final)
-        if fit.error is not None:
-            raise _explain(fit.error, news, workers, session)
+        if error is not None:
+            raise _explain(error, news, workers, session)
         assert news.result, "the workers ended without an answer of rank 0"
         return pickle.loads(news.result[0])
 
 
-class _Fit:
-    """``TorchTrainer.fit`` on a thread, so that Ray leaves the handling of Ctrl-C to us."""
+class _Listener:
+    """Takes what workers post, on a thread of its own, until it is stopped."""
 
-    def __init__(self, trainer: Any) -> None:
-        self.error: BaseException | None = None
-        self._trainer = trainer
-        self._thread = threading.Thread(target=self._run, name="gnn-dist-fit", daemon=True)
+    def __init__(
+        self,
+        mailbox: Any,
+        news: _News,
+        show: Callable[[str], None],
+        keep: Callable[[str], None],
+        workers: Workers,
+        session: ray_session.Session,
+    ) -> None:
+        self._mailbox = mailbox
+        self._news = news
+        self._show = show
+        self._keep = keep
+        self._workers = workers
+        self._session = session
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._patience = time.monotonic() + _PATIENCE
+
+    def start(self, on_final_failure: Callable[[], None]) -> None:
+        """Begin; ``on_final_failure`` is called once, when no restart can help."""
+        self._thread = threading.Thread(
+            target=self._run, args=(on_final_failure,), name="gnn-dist-listen", daemon=True
+        )
         self._thread.start()
 
-    @property
-    def running(self) -> bool:
-        return self._thread.is_alive()
+    def stop(self) -> None:
+        """Take what is left, and end the thread."""
+        self._end.set()
+        if self._thread is not None:
+            self._thread.join()
 
-    def _run(self) -> None:
-        try:
-            self._trainer.fit()
-        except BaseException as error:
-            self.error = error
+    def _run(self, on_final_failure: Callable[[], None]) -> None:
+        import ray
+
+        stopped = False
+        while True:
+            last = self._end.is_set()
+            try:
+                posts = ray.get(self._mailbox.take.remote(0.0 if last else _LISTEN), timeout=10)
+            except ray.exceptions.RayError:  # Ray has ended or is slow
+                posts = []
+            with contextlib.suppress(OSError):  # the terminal may be gone
+                _listen(self._news, posts, self._show, self._keep, self._workers)
+                self._say_what_is_lacking()
+            if not stopped and self._news.final() is not None:
+                stopped = True
+                on_final_failure()
+            if last:
+                return
+
+    def _say_what_is_lacking(self) -> None:
+        if self._news.pids or time.monotonic() < self._patience:
+            return
+        self._patience = float("inf")
+        if self._session.lacks_resources():
+            self._keep(
+                f"waiting for {self._session.wanted()}; the Ray cluster has "
+                f"{self._session.offered()}"
+            )
 
 
 def _trainer(
@@ -154,7 +196,8 @@ def _trainer(
     session: ray_session.Session,
     mailbox: Any,
 ) -> Any:
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    import ray
+    from ray.train import FailureConfig, RunConfig, ScalingConfig, UserCallback
     from ray.train.torch import TorchConfig, TorchTrainer
 
     class LeanTrainer(TorchTrainer):
@@ -163,17 +206,38 @@ def _trainer(
         Each is one more process to start: about a third of the time to the first batch.
         """
 
+        controller: Any = None
+
         def _create_default_callbacks(self) -> list[Any]:
             unused = ("DatasetsCallback", "PlacementGroupCleanerCallback")
             every = super()._create_default_callbacks()  # type: ignore[misc]
             return [c for c in every if not session.local or type(c).__name__ not in unused]
+
+        def _register_sigint_handler(self, controller: Any) -> None:
+            # Ray's own handler ends the driver's process; Ctrl-C is an exception here.
+            self.controller = controller
+
+        def stop(self) -> None:
+            """End ``fit`` from another thread, with an error."""
+            if self.controller is not None:
+                ray.kill(self.controller)
+
+    class LossReport(UserCallback):
+        """Tells the driver of lost ranks, from Ray's controller: they cannot do it themselves."""
+
+        def after_exception(self, run_context: Any, worker_exceptions: dict[int, Any]) -> None:
+            lost = {r: _death(e, workers.timeout) for r, e in worker_exceptions.items()}
+            sent = [mailbox.post.remote("lost", r, what) for r, what in lost.items() if what]
+            # It must be there before the next attempt tells why it is one.
+            with contextlib.suppress(ray.exceptions.RayError):
+                ray.get(sent, timeout=30)
 
     use_gpu = session.device == "cuda"
     resources = {"CPU": workers.cpus}
     if use_gpu:
         resources["GPU"] = 1.0
     return LeanTrainer(
-        _worker_main,
+        worker_main,
         train_loop_config={
             "worker": worker,
             "payload": payload,
@@ -196,111 +260,9 @@ def _trainer(
                 max_failures=workers.max_failures,
                 controller_failure_limit=0,  # type: ignore[call-arg]
             ),
+            callbacks=[LossReport()],  # type: ignore[list-item]
             worker_runtime_env={"env_vars": workers.worker_environment()},  # type: ignore[call-arg]
         ),
-    )
-
-
-def _worker_main(job: dict[str, Any]) -> None:
-    """The process of one rank."""
-    import ray
-    import ray.train
-    import ray.train.torch
-
-    workers: Workers = job["workers"]
-    mailbox = job["mailbox"]
-    ray_context = ray.train.get_context()
-    rank, size = ray_context.get_world_rank(), ray_context.get_world_size()
-    if os.path.isdir(job["folder"]):
-        os.chdir(job["folder"])
-    prepare_process(workers.threads, workers.tune_allocator)
-    device = ray.train.torch.get_device() if job["device"] == "cuda" else "cpu"
-
-    def post(kind: str, value: Any, wait: bool = False) -> None:
-        sent = mailbox.post.remote(kind, rank, value)
-        if wait:
-            ray.get(sent, timeout=60)
-
-    post("process", (os.uname().nodename, os.getpid()))
-    peaks = _Peaks(lambda mib: post("peak", mib))
-    world: World | None = None
-    error: BaseException | None = None
-    try:
-        # Ray has made the default group already, with the time limit that it was given.
-        address = ray.util.get_node_ip_address()
-        world = World.connect(address=address, device=device, timeout=workers.timeout)
-        attempt = ray.get(mailbox.next_attempt.remote()) if rank == 0 else 0
-        attempt = world.control.all_gather_object(attempt)[0]
-        if rank == 0:
-            post("attempt", attempt)
-
-        def report(metrics: Mapping[str, Any]) -> None:
-            # Ray's own barrier cannot say who is missing: meet under the watch first.
-            world.control.barrier()
-            ray.train.report(dict(metrics))
-
-        context = WorkerContext(
-            world,
-            attempt,
-            show=lambda text: post("show", text),
-            keep=lambda text: post("keep", text),
-            report=report,
-        )
-        answer = job["worker"](context, job["payload"])
-        if rank == 0:
-            post("result", pickle.dumps(answer), wait=True)
-    except BaseException as raised:
-        error = raised
-        peaks.tell()
-        post("failure", _pack(rank, raised), wait=True)
-        # Ray would pickle the exception again; it must only learn that there was one.
-        raise RuntimeError(f"rank {rank} of {size}: {type(raised).__name__}") from None
-    finally:
-        peaks.stop()
-        if world is not None:
-            world.close(error)
-
-
-class _Peaks:
-    """Tells the driver how much memory this rank has used, since a killed rank cannot."""
-
-    def __init__(self, tell: Callable[[int], None], interval: float = 1.0) -> None:
-        self._tell = tell
-        self._told = 0
-        self._end = threading.Event()
-        self._interval = interval
-        self._thread = threading.Thread(target=self._run, name="gnn-dist-peaks", daemon=True)
-        self._thread.start()
-
-    def tell(self) -> None:
-        peak = peak_mib()
-        if peak > 1.02 * self._told:
-            self._told = peak
-            self._tell(peak)
-
-    def stop(self) -> None:
-        self._end.set()
-        self._thread.join(timeout=1)
-
-    def _run(self) -> None:
-        while not self._end.wait(self._interval):
-            self.tell()
-
-
-def _pack(rank: int, error: BaseException) -> Failure:
-    import ray.cloudpickle
-
-    try:
-        data: bytes | None = ray.cloudpickle.dumps(error)
-        pickle.loads(data or b"")
-    except Exception:
-        data = None
-    return Failure(
-        rank,
-        data,
-        f"{type(error).__name__}: {error}",
-        "".join(traceback.format_exception(error)),
-        final=not isinstance(error, WorkerError),
     )
 
 
@@ -322,17 +284,20 @@ def _listen(
             news.pids.append(value)
         elif kind == "failure":
             news.failures.append(value)
+        elif kind == "lost":
+            news.lost[rank] = value
         elif kind == "result":
             news.result = [value]
         elif kind == "attempt":
             news.attempt = value
             if value > 0:
-                why = news.failures[-1].text if news.failures else "a worker was lost"
+                told = news.failures[0].text if news.failures else "a worker was lost"
+                why = news.losses() or told
                 keep(
                     f"restarted all workers from the last checkpoint ({value} of "
                     f"{workers.max_failures}) after: {why}"
                 )
-            news.failures = []
+            news.failures, news.lost = [], {}
 
 
 class WorkerTraceback(Exception):
@@ -360,9 +325,12 @@ def _explain(
     from ray.train import ControllerError, WorkerGroupError
 
     if isinstance(error, WorkerGroupError):
-        lost = [_death(r, e, news, workers.timeout) for r, e in error.worker_failures.items()]
-        if any(lost):
-            return _caused(WorkerError("; ".join(x for x in lost if x)), error)
+        for rank, failure in error.worker_failures.items():
+            what = _death(failure, workers.timeout)
+            if what is not None:
+                news.lost[rank] = what
+        if news.lost:
+            return _caused(WorkerError(news.losses()), error)
         if news.failures:
             return _as_itself(news.failures[0])
     if isinstance(error, ControllerError):
@@ -384,18 +352,17 @@ def _caused(error: Exception, cause: BaseException) -> Exception:
     return error
 
 
-def _death(rank: int, error: BaseException, news: _News, timeout: float) -> str | None:
+def _death(error: BaseException, timeout: float) -> str | None:
     """What became of a rank that Ray has lost; None for one that raised an exception."""
     from ray.exceptions import OutOfMemoryError, RayActorError
 
     inner = getattr(error, "health_check_failure", error)
-    peak = f" (peak {news.peaks[rank]} MiB)" if rank in news.peaks else ""
     if type(error).__name__ == "WorkerHealthCheckTimeoutError":
-        return f"rank {rank} has not answered for {max(timeout, ray_session.HEALTH):g} s{peak}"
+        return f"has not answered for {max(timeout, ray_session.HEALTH):g} s"
     if isinstance(inner, OutOfMemoryError) or "low on memory" in str(inner):
-        return f"rank {rank} was killed by Ray because its host ran out of memory{peak}"
+        return "was killed by Ray because its host ran out of memory"
     if not isinstance(inner, RayActorError):
         return None
     if "NODE_DIED" in str(inner):
-        return f"rank {rank} was lost with its host{peak}"
-    return f"rank {rank} was killed, probably out of memory{peak}"
+        return "was lost with its host"
+    return "was killed, probably out of memory"

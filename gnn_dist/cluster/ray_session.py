@@ -105,7 +105,7 @@ def connect(workers: Workers) -> Iterator[Session]:
             _mute(ray)
             yield _session(ray, workers, folder, pids)
         finally:
-            with _uninterrupted():
+            with uninterrupted():
                 ray.shutdown()
                 _end_processes(pids)
                 shutil.rmtree(folder, ignore_errors=True)
@@ -265,7 +265,7 @@ def _signal_kept(number: signal.Signals) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
+def uninterrupted() -> Iterator[None]:
     """A second Ctrl-C must not stop the cleaning up."""
     try:
         previous = signal.signal(signal.SIGINT, signal.SIG_IGN)

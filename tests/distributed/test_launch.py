@@ -104,13 +104,12 @@ def test_what_ray_says_of_a_lost_worker_is_put_in_words():
             super().__init__()
             self.health_check_failure = failure
 
-    news = _News(peaks={1: 345})
     died = ActorDiedError()
     for error in (died, WorkerHealthCheckFailedError(died)):
-        told = _death(1, error, news, 5)
-        assert told == "rank 1 was killed, probably out of memory (peak 345 MiB)"
-    silent = _death(0, WorkerHealthCheckTimeoutError(), news, 120)
-    assert silent == "rank 0 has not answered for 120 s"
-    full = _death(1, OutOfMemoryError("x"), news, 5)
-    assert full == "rank 1 was killed by Ray because its host ran out of memory (peak 345 MiB)"
-    assert _death(1, ValueError("its own"), news, 5) is None
+        assert _death(error, 5) == "was killed, probably out of memory"
+    assert _death(WorkerHealthCheckTimeoutError(), 120) == "has not answered for 120 s"
+    full = _death(OutOfMemoryError("x"), 5)
+    assert full == "was killed by Ray because its host ran out of memory"
+    assert _death(ValueError("its own"), 5) is None
+    news = _News(peaks={1: 345}, lost={2: "was lost with its host", 1: "was killed"})
+    assert news.losses() == "rank 1 was killed (peak 345 MiB); rank 2 was lost with its host"
