@@ -43,6 +43,7 @@ def _forward(
     steps, hidden = slots.shape[0], w1.shape[0]
     g = 4 * hidden
     flat = projected.reshape(-1)
+    stride = projected.shape[2]
     squashed = tmp[: rows * hidden]
     zero = tmp[rows * hidden : (rows + 1) * hidden]
     own = tmp[(rows + 1) * hidden : (rows + 1) * hidden + rows * hidden].reshape(rows, hidden)
@@ -66,7 +67,7 @@ def _forward(
         line = g1.reshape(-1)
         for q in range(rows):
             node, b = divmod(first + q, windows)
-            _gates(line, q * g, flat, (node * snapshots + slots[k, b]) * g, hidden)
+            _gates(line, q * g, flat, (node * snapshots + slots[k, b]) * stride, hidden)
             _state(line, q * g, cs[0, k], cs[0, k + 1], squashed, zero, q, hidden)
             for j in range(hidden):
                 h = g1[q, 3 * hidden + j] * squashed[q * hidden + j]
@@ -178,11 +179,11 @@ def forward_parts(
 ):  # fmt: skip
     """Parts ``lo .. hi - 1`` of the forward pass.
 
-    As ``gru_windows.forward_parts``, with ``projected`` float[N, S, 4H], ``start`` float[4, N · B,
-    H] (h1, h2, c1, c2) or empty, ``w1`` float[H, 4H], ``w2`` float[2H, 4H], ``bias`` float[4H],
-    ``out`` float[1 or steps, N · B, 2H] (h1 and h2 side by side), ``last`` float[2, N · B, H] the
-    final c1 and c2, and what is kept: float[chunks, steps + 1, R, 2H], float[chunks, 2, steps + 1,
-    R, H], float[chunks, 2, steps, R, 4H], or empty.
+    As ``gru_windows.forward_parts``, with ``projected`` float[N, S, at least 4H], ``start``
+    float[4, N · B, H] (h1, h2, c1, c2) or empty, ``w1`` float[H, 4H], ``w2`` float[2H, 4H],
+    ``bias`` float[4H], ``out`` float[1 or steps, N · B, 2H] (h1 and h2 side by side), ``last``
+    float[2, N · B, H] the final c1 and c2, and what is kept: float[chunks, steps + 1, R, 2H],
+    float[chunks, 2, steps + 1, R, H], float[chunks, 2, steps, R, 4H], or empty.
     """
     steps, windows = slots.shape
     hidden, snapshots = w1.shape[0], projected.shape[1]

@@ -19,6 +19,9 @@ from gnn_dist.graph import index_dtype
 from gnn_dist.kernels.dropout import keyed_dropout
 from gnn_dist.nn.recurrent.aggregate import aggregate_group
 
+EPSILON = 1e-5
+"""Added to a variance before its root is taken."""
+
 
 @dataclass
 class Counts:
@@ -208,6 +211,7 @@ class LocalScope:
         self.groups, self.draws, self.counts = groups, draws, counts
         self.rows = groups.sequence.num_nodes
         self.ids = np.arange(self.rows)
+        self.spread = False  # whether other ranks hold other nodes
 
     def aggregate(self, x: Tensor, snapshots: tuple[int, ...], kind: Kind) -> Tensor:
         unique = sorted(set(snapshots))
@@ -239,21 +243,29 @@ class LocalScope:
         """Sum over all nodes of [rows, S, F]."""
         return x.sum(0)
 
-    def standardise(self, x: Tensor, snapshots: tuple[int, ...]) -> Tensor:
+    def standardise(
+        self, x: Tensor, snapshots: tuple[int, ...], scale: Tensor, shift: Tensor
+    ) -> Tensor:
         active = self._active(snapshots, x)
+        if active is None and not self.spread:
+            shape, columns = x.shape, len(snapshots)
+            rows = x.reshape(shape[0], -1)  # a snapshot's column is a channel of its own
+            out = torch.nn.functional.batch_norm(
+                rows, None, None, scale.repeat(columns), shift.repeat(columns), True, 0.0, EPSILON
+            )
+            return out.view(shape)
         if active is None:
             number = torch.full(
                 (len(snapshots), 1), self.groups.sequence.num_nodes, dtype=x.dtype, device=x.device
             )
-            mean = self._sum(x) / number
-            centred = x - mean
+            centred = x - self._sum(x) / number
         else:
             every = self.groups.sequence.active[list(snapshots)].sum(1)  # type: ignore[index]
             number = torch.from_numpy(np.maximum(every, 1)).to(x.device, x.dtype)[:, None]
             mean = self._sum(x * active[:, :, None]) / number
             centred = (x - mean) * active[:, :, None]
         variance = self._sum(centred * centred) / number
-        return centred * torch.rsqrt(variance + 1e-5)
+        return centred * torch.rsqrt(variance + EPSILON) * scale + shift
 
     def top_rows(self, x: Tensor, score: Tensor, snapshots: tuple[int, ...], k: int) -> Tensor:
         order = torch.sort(score.detach(), dim=0, descending=True, stable=True).indices[:k]
@@ -349,6 +361,7 @@ class VertexScope(LocalScope):
     ) -> None:
         super().__init__(groups, draws, counts)
         self.owner, self.exchange = owner, exchange
+        self.spread = exchange.size > 1
         self.ids = np.flatnonzero(owner == exchange.rank)
         self.rows = self.ids.size
 

@@ -231,7 +231,8 @@ def lstm2(
     """Two stacked LSTMs over all windows of a step (``kernels.lstm_windows``).
 
     Args:
-        projected: float[N, S, 4H], the input half of the first layer's gates i, f, g, o.
+        projected: float[N, S, 4H], the input half of the first layer's gates i, f, g, o. Further
+            columns are left alone.
         start: float[4, N, B, H], h1, h2, c1 and c2 before the first step; None for zeros. Its
             gradient is that of a start, but a final c passes none on (truncated there).
         w1: float[H, 4H]. w2: float[2H, 4H], for [h1 | h2]. bias: float[4H] of the second layer.
@@ -264,7 +265,7 @@ def lstm2_torch(
     h1, h2, c1, c2 = start
     outputs = []
     for k in range(slots.shape[0]):
-        h1, c1 = _cell(projected[:, index[k]] + h1 @ w1, c1)
+        h1, c1 = _cell(projected[:, index[k], : 4 * hidden] + h1 @ w1, c1)
         h2, c2 = _cell(bias + torch.cat((h1, h2), dim=-1) @ w2, c2)
         outputs.append(torch.cat((h1, h2), dim=-1))
     return torch.stack(outputs if every else outputs[-1:]), torch.stack((c1, c2)).detach()

@@ -144,7 +144,7 @@ class MPNNLSTM(nn.Module):
         return scope.mask(torch.cat(parts, dim=2), snapshots)
 
     def _layer(self, i: int, x: Tensor, snapshots: tuple[int, ...], scope: Scope) -> Tensor:
-        x = scope.standardise(torch.relu(x), snapshots) * self.scale[i] + self.shift[i]
+        x = scope.standardise(torch.relu(x), snapshots, self.scale[i], self.shift[i])
         return scope.dropout(x, snapshots, i, self.dropout)
 
     def spatial_calls(self) -> int:
@@ -158,7 +158,9 @@ class MPNNLSTM(nn.Module):
 
     def project(self, spatial: Tensor) -> Tensor:
         wide = 2 * self.hidden
-        gates = torch.nn.functional.linear(spatial[..., :wide], self.lstm[0], self.lstm[2])
+        # A weight of zeros for the skipped features is cheaper than a copy without them.
+        weight = torch.nn.functional.pad(self.lstm[0], (0, spatial.shape[2] - wide))
+        gates = torch.nn.functional.linear(spatial, weight, self.lstm[2])
         return torch.cat((gates, spatial[..., wide:]), dim=2) if self.skip else gates
 
     def recur(
@@ -172,11 +174,10 @@ class MPNNLSTM(nn.Module):
         every: bool = False,
         checkpoint: bool = False,
     ) -> tuple[Tensor, State]:
-        gates = projected[..., : 4 * self.hidden]
         second = torch.cat((self.lstm[3], self.lstm[4]), dim=1).t()
         start = None if state is None else state.tensors[0]
         out, cells = lstm2(
-            gates, start, self.lstm[1].t(), second, self.lstm[5], slots, every=every,
+            projected, start, self.lstm[1].t(), second, self.lstm[5], slots, every=every,
             checkpoint=checkpoint,
         )  # fmt: skip
         last = out[-1]

@@ -48,8 +48,11 @@ class Scope(Protocol):
         """Normalised sum over in-neighbours in each snapshot: float[rows, S, F]; differentiable."""
         ...
 
-    def standardise(self, x: Tensor, snapshots: tuple[int, ...]) -> Tensor:
-        """Each column of each snapshot less its mean over active nodes, over their deviation."""
+    def standardise(
+        self, x: Tensor, snapshots: tuple[int, ...], scale: Tensor, shift: Tensor
+    ) -> Tensor:
+        """Each column of each snapshot less its mean over active nodes, over their deviation;
+        times ``scale`` float[F], plus ``shift`` float[F]."""
         ...
 
     def mask(self, x: Tensor, snapshots: tuple[int, ...]) -> Tensor:
