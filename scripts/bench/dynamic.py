@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from _common import finish, interleave, median_ratio, parser, table, target
 from _dynamic_peers import CsrConv, PeerMPNNLSTM, PeerTGCN, PygConv, csr_graphs, pyg_graphs
-from gnn_dist.datasets import temporal
 from torch import Tensor, nn
 
+from gnn_dist.datasets import temporal
 from gnn_dist.dynamic import ENCODINGS, SnapshotSequence, WindowBatch, Windows, encode_group
 from gnn_dist.nn.recurrent import functional, models
 from gnn_dist.strategies.snapshot import Options, SnapshotStrategy

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gnn_dist.datasets import temporal
 
+from gnn_dist.datasets import temporal
 from gnn_dist.errors import InputError
 
 

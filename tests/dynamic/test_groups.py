@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from gnn_dist.datasets.temporal import synthetic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gnn_dist.datasets.temporal import synthetic
 from gnn_dist.dynamic import ENCODINGS, Segments, SnapshotSequence, encode_group, factors
 from gnn_dist.kernels.grouped import aggregate_rows
 

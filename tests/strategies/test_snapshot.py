@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gnn_dist.datasets import temporal
 from support.snapshot_peers import oracle, ours_by_peer_name
 from torch import nn
 
+from gnn_dist.datasets import temporal
 from gnn_dist.dynamic import ENCODINGS, SnapshotSequence, WindowBatch, Windows, segments
 from gnn_dist.errors import InputError
 from gnn_dist.nn.recurrent import models

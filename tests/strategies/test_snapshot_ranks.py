@@ -5,11 +5,11 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from gnn_dist.datasets import temporal
 from support.ranks import run_ranks
 from torch import nn
 
 from gnn_dist.cluster.world import World
+from gnn_dist.datasets import temporal
 from gnn_dist.dynamic import SnapshotSequence, WindowBatch, Windows
 from gnn_dist.nn.recurrent import models
 from gnn_dist.strategies.snapshot import Options, SnapshotStrategy
