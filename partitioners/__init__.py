@@ -50,6 +50,7 @@ BUILTIN = {
     "refennel": "gnn_dist.partitioners.streaming.refennel",
     "metis": "gnn_dist.partitioners.multilevel.metis",
     "kaminpar": "gnn_dist.partitioners.multilevel.kaminpar",
+    "mtkahypar": "gnn_dist.partitioners.hypergraph.mtkahypar",
 }
 
 

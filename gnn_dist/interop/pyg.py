@@ -156,7 +156,8 @@ class NeighborLoader:
         numbering = self._numbering
         numbering.start(self._seeds[places], "input_nodes")
         first, reached = 0, [places.size]
-        edges, edge_ids = [], []
+        edges: list[np.ndarray] = []
+        edge_ids: list[np.ndarray] = []
         for hop, fanout in enumerate(self.num_neighbors):
             frontier = numbering.nodes[first:].copy()
             drawn = self._topology.sample(
@@ -170,6 +171,7 @@ class NeighborLoader:
             dst = np.repeat(np.arange(first, numbering.count), np.diff(drawn.indptr))
             first = numbering.count
             edges.append(np.stack((numbering.add(drawn.indices).astype(np.int64), dst)))
+            assert drawn.edge_ids is not None
             edge_ids.append(drawn.edge_ids)
             reached.append(numbering.count - first)
         n_id = torch.from_numpy(numbering.nodes.copy())

@@ -15,6 +15,7 @@ BUILTIN = {
     "gcn": "gnn_dist.nn.models.GCN",
     "gat": "gnn_dist.nn.models.GAT",
     "gin": "gnn_dist.nn.models.GIN",
+    "deep": "gnn_dist.nn.deep.DeepGNN",
 }
 """Short names of models."""
 

@@ -6,7 +6,10 @@ from gnn_dist.config import Config
 from gnn_dist.storage import PartitionedGraph
 from gnn_dist.strategies.base import StepReport, Strategy
 
-BUILTIN = {"data": "gnn_dist.strategies.data.DataStrategy"}
+BUILTIN = {
+    "data": "gnn_dist.strategies.data.DataStrategy",
+    "pipeline": "gnn_dist.strategies.pipeline.PipelineStrategy",
+}
 """Name → a class of the ``Strategy`` protocol; a dotted path names one of yours."""
 
 __all__ = ["BUILTIN", "StepReport", "Strategy", "build", "check"]
