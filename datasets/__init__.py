@@ -22,6 +22,8 @@ BUILTIN: dict[str, str] = {
     "ogb": "gnn_dist.datasets.ogb.ogb",
     "ogbn_like": "gnn_dist.datasets.ogbn_like.ogbn_like",
     "files": "gnn_dist.datasets.files.files",
+    "routed": "gnn_dist.datasets.routed.routed",
+    "hgr": "gnn_dist.datasets.hgr.hgr",
 }
 
 

@@ -6,6 +6,12 @@ from gnn_dist.nn.models import GAT, GCN, GIN, GNN, SAGE
 from gnn_dist.nn.prepare import add_self_loops, gcn_norm
 from gnn_dist.nn.tasks import Task
 
+TRANSFORMS = {
+    "add_self_loops": "gnn_dist.nn.prepare.add_self_loops",
+    "gcn_norm": "gnn_dist.nn.prepare.gcn_norm",
+}
+"""Short names of what can be done to a graph before it is partitioned."""
+
 __all__ = [
     "BUILTIN",
     "GAT",
@@ -13,6 +19,7 @@ __all__ = [
     "GIN",
     "GNN",
     "SAGE",
+    "TRANSFORMS",
     "GATConv",
     "GCNConv",
     "GINConv",

@@ -8,6 +8,7 @@ from gnn_dist.strategies.base import StepReport, Strategy
 
 BUILTIN = {
     "data": "gnn_dist.strategies.data.DataStrategy",
+    "snapshot": "gnn_dist.strategies.snapshot_job.SnapshotJob",
     "pipeline": "gnn_dist.strategies.pipeline.PipelineStrategy",
 }
 """Name → a class of the ``Strategy`` protocol; a dotted path names one of yours."""

@@ -66,6 +66,7 @@ class TGCN(nn.Module):
     def project(self, spatial: Tensor) -> Tensor:
         weights, biases = [], []
         for conv, bias, gate in zip(self.conv, self.conv_bias, self.gates, strict=True):
+            assert isinstance(gate, nn.Linear)
             top = gate.weight[:, : self.hidden].t()
             weights.append(conv @ top)
             biases.append(bias @ top + gate.bias)
@@ -82,7 +83,7 @@ class TGCN(nn.Module):
         every: bool = False,
         checkpoint: bool = False,
     ) -> tuple[Tensor, State]:
-        z, r, c = (gate.weight[:, self.hidden :].t() for gate in self.gates)
+        z, r, c = (g.weight[:, self.hidden :].t() for g in self.gates if isinstance(g, nn.Linear))
         start = None if state is None else state.tensors[0]
         out = gru(
             projected, start, torch.cat((z, r), 1), c, slots, every=every, checkpoint=checkpoint
