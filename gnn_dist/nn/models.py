@@ -8,7 +8,7 @@ residual. ``forward_layer`` runs one of them alone, for exact inference layer by
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -180,8 +180,10 @@ class SAGE(GNN):
         return super().forward_layer(i, x, block) if layer is None else self._run(i, x, [layer])
 
     def _run(self, i: int, x: Tensor | FeatureRows, run: list[SageLayer]) -> Tensor:
-        convs = [layer.conv for layer in self.layers[i : i + len(run)]]
-        weights, biases = [c.weight for c in convs], [c.bias for c in convs]
+        layers = [cast(GraphLayer, layer) for layer in self.layers[i : i + len(run)]]
+        convs = [cast(SAGEConv, layer.conv) for layer in layers]
+        weights = [conv.weight for conv in convs]
+        biases = [cast(Tensor, conv.bias) for conv in convs]
         if isinstance(x, Tensor):
             return sage_stack(x, None, run, weights, biases)
         return sage_stack(x.table, x.index, run, weights, biases)
@@ -193,8 +195,8 @@ class SAGE(GNN):
 
         ``x`` is the input of layer ``i`` where it is the ``first`` of a run.
         """
-        layer = self.layers[i]
-        conv, last = layer.conv, layer.activation is None
+        layer = cast(GraphLayer, self.layers[i])
+        conv, last = cast(SAGEConv, layer.conv), layer.activation is None
         drops_input = i == 0 and self.training and self.input_dropout > 0
         if not self.fused or drops_input or (first and not _readable(x, conv.weight)):
             return None
