@@ -4,8 +4,8 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-from gnn_dist.datasets.checks import check_count, check_path
 
+from gnn_dist.datasets.checks import check_count, check_path
 from gnn_dist.errors import InputError
 from gnn_dist.graph import SPLITS, Graph
 

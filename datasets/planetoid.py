@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gnn_dist.datasets.checks import check_path
-from gnn_dist.datasets.unpickle import load_arrays
 from scipy.sparse import issparse
 
+from gnn_dist.datasets.checks import check_path
+from gnn_dist.datasets.unpickle import load_arrays
 from gnn_dist.errors import InputError
 from gnn_dist.graph import Graph
 

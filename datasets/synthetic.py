@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 
 import numpy as np
+
+from gnn_dist import rng
 from gnn_dist.datasets import edges
 from gnn_dist.datasets.checks import check_count, check_number
 from gnn_dist.datasets.splits import check_fractions, random_split
-
-from gnn_dist import rng
 from gnn_dist.errors import InputError
 from gnn_dist.graph import Graph
 

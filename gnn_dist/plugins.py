@@ -2,8 +2,8 @@
 
 Every exchangeable part (partitioner, sampler, model, data set, metric, cache policy) is named in
 the configuration as ``{name: ..., args: {...}}``. A name is, in this order, one of ours, an entry
-point of the group ``gnn_dist.<kind>s`` (``gnn_dist.strategies``) of an installed package, or a dotted path to anything
-importable (``package.module.attribute``). There is no registry to edit.
+point of the group ``gnn_dist.<kind>s`` (``gnn_dist.strategies``) of an installed package, or a
+dotted path to anything importable (``package.module.attribute``). There is no registry to edit.
 """
 
 import functools
@@ -48,7 +48,9 @@ def resolve(kind: str, name: str, builtin: Mapping[str, str]) -> Any:
             hint = "is the package installed, or its folder on PYTHONPATH?"
         else:
             hint = f"install the package that provides {missing!r}"
-        raise InputError(f"{kind}: cannot import {name!r}: no module {missing!r}; {hint}") from error
+        raise InputError(
+            f"{kind}: cannot import {name!r}: no module {missing!r}; {hint}"
+        ) from error
     except AttributeError as error:
         raise InputError(
             f"{kind}: the module {module_name!r} has no attribute {attribute!r}; check {name!r}"

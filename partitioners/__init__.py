@@ -17,6 +17,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
+
+from gnn_dist import plugins
+from gnn_dist.errors import InputError
+from gnn_dist.graph import Graph
 from gnn_dist.partitioners.checks import (
     BalanceWarning,
     check_answer,
@@ -26,10 +30,6 @@ from gnn_dist.partitioners.checks import (
 )
 from gnn_dist.partitioners.quality import Quality, quality
 from gnn_dist.partitioners.weights import balance_weights
-
-from gnn_dist import plugins
-from gnn_dist.errors import InputError
-from gnn_dist.graph import Graph
 
 __all__ = [
     "BUILTIN",

@@ -4,11 +4,11 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from gnn_dist.partitioners.weights import fill_empty, integer_weights
 
 from gnn_dist.errors import InputError
 from gnn_dist.graph import Graph
 from gnn_dist.kernels import partition as kernels
+from gnn_dist.partitioners.weights import fill_empty, integer_weights
 
 _SEEDS = 1 << 31
 

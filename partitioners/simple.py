@@ -1,10 +1,10 @@
 """Partitioners that do not look at edges: the baselines, and node order as it is."""
 
 import numpy as np
-from gnn_dist.partitioners.weights import fill_empty
 
 from gnn_dist import rng
 from gnn_dist.graph import Graph
+from gnn_dist.partitioners.weights import fill_empty
 
 
 def random_parts(graph: Graph, num_parts: int, *, seed: int) -> np.ndarray:

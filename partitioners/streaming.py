@@ -7,12 +7,12 @@ not at all. One stream reads every edge once.
 from dataclasses import dataclass
 
 import numpy as np
-from gnn_dist.partitioners.weights import fill_empty
 
 from gnn_dist import rng
 from gnn_dist.errors import InputError
 from gnn_dist.graph import Graph
 from gnn_dist.kernels import partition as kernels
+from gnn_dist.partitioners.weights import fill_empty
 
 ORDERS = ("random", "natural")
 

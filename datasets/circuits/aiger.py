@@ -10,8 +10,8 @@ Format: Biere, "The AIGER And-Inverter Graph (AIG) Format", 2007.
 
 import numba
 import numpy as np
-from gnn_dist.datasets.circuits.netlist import Kind, Netlist
 
+from gnn_dist.datasets.circuits.netlist import Kind, Netlist
 from gnn_dist.errors import InputError
 
 MAX_INPUTS = 1 << 20

@@ -3,7 +3,6 @@
 import re
 
 from gnn_dist.datasets.circuits.netlist import Kind, Netlist, NetlistBuilder
-
 from gnn_dist.errors import InputError
 
 _GATE = {

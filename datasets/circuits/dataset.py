@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from gnn_dist import rng
 from gnn_dist.datasets.checks import check_count
 from gnn_dist.datasets.circuits import features as feature_columns
 from gnn_dist.datasets.circuits import labels
@@ -15,8 +17,6 @@ from gnn_dist.datasets.circuits.generate import KINDS
 from gnn_dist.datasets.circuits.netlist import Kind, Netlist
 from gnn_dist.datasets.circuits.suite import expand, family, read_circuit
 from gnn_dist.datasets.splits import check_fractions
-
-from gnn_dist import rng
 from gnn_dist.errors import InputError
 from gnn_dist.graph import SPLITS, Graph
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 import numpy as np
+
 from gnn_dist.datasets.circuits import labels
 from gnn_dist.datasets.circuits.netlist import Kind, Netlist
-
 from gnn_dist.errors import InputError
 
 FEATURES: dict[str, str] = {

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import numba
 import numpy as np
-from gnn_dist.datasets.circuits.netlist import Netlist
 
+from gnn_dist.datasets.circuits.netlist import Netlist
 from gnn_dist.errors import InputError
 from gnn_dist.kernels.simulate import AND, CONST0, INPUT, NOT, OR, XOR
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import numpy as np
-from gnn_dist.datasets.circuits.netlist import Kind, Netlist
 
+from gnn_dist.datasets.circuits.netlist import Kind, Netlist
 from gnn_dist.errors import InputError
 from gnn_dist.kernels import simulate
 

@@ -15,7 +15,6 @@ from gnn_dist.datasets.circuits.bench import parse_bench
 from gnn_dist.datasets.circuits.generate import KINDS, generate
 from gnn_dist.datasets.circuits.netlist import Netlist
 from gnn_dist.datasets.circuits.verilog import parse_verilog
-
 from gnn_dist.errors import InputError
 
 SUITES: dict[str, tuple[str, ...]] = {

@@ -7,7 +7,6 @@ escaped identifiers and expressions); the tests compare the two.
 import re
 
 from gnn_dist.datasets.circuits.netlist import Kind, Netlist, NetlistBuilder
-
 from gnn_dist.errors import InputError
 
 _PRIMITIVE = {

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
+from support import netlists
+
 from gnn_dist.datasets.circuits import labels
 from gnn_dist.datasets.circuits.aiger import MAX_INPUTS, parse_aiger
 from gnn_dist.datasets.circuits.netlist import Kind
 from gnn_dist.datasets.circuits.suite import read_file
-from support import netlists
-
 from gnn_dist.errors import InputError
 
 

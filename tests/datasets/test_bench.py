@@ -1,10 +1,10 @@
 import pytest
+from support import netlists
+
 from gnn_dist.datasets.circuits import labels
 from gnn_dist.datasets.circuits.bench import parse_bench
 from gnn_dist.datasets.circuits.netlist import Kind
 from gnn_dist.datasets.circuits.suite import read_file
-from support import netlists
-
 from gnn_dist.errors import InputError
 
 

@@ -3,11 +3,11 @@ import logging
 
 import numpy as np
 import pytest
+
+from gnn_dist import datasets
 from gnn_dist.datasets.circuits import dataset, labels
 from gnn_dist.datasets.circuits.netlist import Kind
 from gnn_dist.datasets.circuits.suite import available, expand, family, read_circuit
-
-from gnn_dist import datasets
 from gnn_dist.errors import InputError
 
 

@@ -5,13 +5,13 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from gnn_dist.datasets.circuits.aiger import parse_aiger
 from gnn_dist.datasets.circuits.bench import parse_bench
 from gnn_dist.datasets.circuits.netlist import Netlist
 from gnn_dist.datasets.circuits.verilog import parse_verilog
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from gnn_dist.errors import InputError
 
 BINARY = (

@@ -2,12 +2,12 @@ import random
 
 import numpy as np
 import pytest
+from support import netlists
+
 from gnn_dist.datasets.circuits import labels
 from gnn_dist.datasets.circuits.generate import KINDS, generate
 from gnn_dist.datasets.circuits.netlist import Kind
 from gnn_dist.datasets.circuits.suite import read_circuit
-from support import netlists
-
 from gnn_dist.errors import InputError
 from gnn_dist.kernels import simulate
 

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
+from support import netlists
+
 from gnn_dist.datasets.circuits import labels
 from gnn_dist.datasets.circuits.netlist import Kind, NetlistBuilder
 from gnn_dist.datasets.circuits.suite import available, read_circuit, read_file
-from support import netlists
-
 from gnn_dist.errors import InputError
 from gnn_dist.kernels import simulate
 

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
-from gnn_dist.datasets.circuits.netlist import Kind, Netlist, NetlistBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import netlists
 
+from gnn_dist.datasets.circuits.netlist import Kind, Netlist, NetlistBuilder
 from gnn_dist.errors import InputError
 
 

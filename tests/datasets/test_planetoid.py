@@ -6,11 +6,11 @@ import pickletools
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from gnn_dist.datasets.unpickle import load_arrays
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnn_dist import datasets
+from gnn_dist.datasets.unpickle import load_arrays
 from gnn_dist.errors import InputError
 
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from gnn_dist.datasets import edges
 
 from gnn_dist import datasets
+from gnn_dist.datasets import edges
 from gnn_dist.errors import InputError
 
 

@@ -3,11 +3,11 @@ import random
 import networkx as nx
 import numpy as np
 import pytest
+from support import netlists
+
 from gnn_dist.datasets.circuits.netlist import Kind
 from gnn_dist.datasets.circuits.suite import read_circuit
 from gnn_dist.datasets.circuits.verilog import parse_verilog
-from support import netlists
-
 from gnn_dist.errors import InputError
 
 PATTERNS = 512

@@ -5,9 +5,6 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from gnn_dist.partitioners import BUILTIN, partition
-from gnn_dist.partitioners.multilevel import undirected
-from gnn_dist.partitioners.weights import fill_empty, integer_weights
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.graphs import random_graph
@@ -15,6 +12,9 @@ from support.graphs import random_graph
 from gnn_dist import rng
 from gnn_dist.errors import InputError
 from gnn_dist.graph import Graph
+from gnn_dist.partitioners import BUILTIN, partition
+from gnn_dist.partitioners.multilevel import undirected
+from gnn_dist.partitioners.weights import fill_empty, integer_weights
 
 try:
     import kaminpar  # noqa: F401
@@ -315,6 +315,7 @@ def test_kaminpar_presets_and_threads():
 @needs_kaminpar
 def test_kaminpar_is_handed_the_undirected_graph_with_its_weights(tmp_path):
     import kaminpar
+
     from gnn_dist.partitioners.multilevel import _write_parhip
 
     graph = random_graph(50, 300)

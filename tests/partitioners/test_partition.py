@@ -8,12 +8,12 @@ from importlib.metadata import EntryPoint
 import numpy as np
 import pytest
 import torch
-from gnn_dist.partitioners import BalanceWarning, balance_weights, partition
 from support.graphs import random_graph
 
 from gnn_dist import plugins
 from gnn_dist.errors import InputError
 from gnn_dist.graph import Graph
+from gnn_dist.partitioners import BalanceWarning, balance_weights, partition
 
 GRAPH = random_graph()
 N = GRAPH.num_nodes

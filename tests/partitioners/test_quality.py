@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from gnn_dist.partitioners import quality
 from support.graphs import random_graph
 
 from gnn_dist.graph import Graph
+from gnn_dist.partitioners import quality
 from gnn_dist.storage import assemble, open_partition, write
 
 

@@ -5,6 +5,7 @@ from functools import reduce
 from operator import and_, or_, xor
 
 import numpy as np
+
 from gnn_dist.datasets.circuits.netlist import Kind, Netlist
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from gnn_dist import config, datasets, storage, strategies
-from gnn_dist.cluster import World, WorkerContext
+from gnn_dist.cluster import WorkerContext, World
 from gnn_dist.nn import gcn_norm
 from gnn_dist.storage import PartitionedGraph
 from gnn_dist.training import worker

@@ -10,7 +10,7 @@ import torch
 from support.graphs import random_graph
 
 from gnn_dist import config, storage
-from gnn_dist.cluster import World, WorkerContext
+from gnn_dist.cluster import WorkerContext, World
 from gnn_dist.errors import InputError
 from gnn_dist.training import checkpoints, worker
 from gnn_dist.training.worker import Payload
