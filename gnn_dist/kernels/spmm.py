@@ -22,12 +22,13 @@ from gnn_dist.kernels.vector import (
     load,
     multiply,
     over_columns,
+    over_columns_once,
     pointer,
     prefetch,
     splat,
     store,
     total,
-    where_positive,
+    where_active,
     zeros1,
     zeros32,
 )
@@ -117,24 +118,17 @@ def self_mean_backward(
         out = np.empty((indptr.size - 1, width), grad.dtype)
     assert out.shape == (indptr.size - 1, width)
     if out.size:
-        args = self_mean_backward_args(transposed, inverse_degree, grad, None, 1.0)
+        args = self_mean_backward_args(transposed, inverse_degree, grad)
         parallel.run_rows(self_mean_backward_rows, indptr, *args, flat(out), 0)
     return out
 
 
 def self_mean_backward_args(
-    transposed: tuple[np.ndarray, np.ndarray],
-    inverse_degree: np.ndarray,
-    grad: np.ndarray,
-    active: np.ndarray | None,
-    scale: float,
+    transposed: tuple[np.ndarray, np.ndarray], inverse_degree: np.ndarray, grad: np.ndarray
 ) -> tuple[Any, ...]:
     """What ``self_mean_backward_rows(lo, hi, *args, out, first)`` takes between, as for
-    ``self_mean_args``. With ``active`` [num_src, F], the result is multiplied by ``scale`` where
-    it is positive and 0 elsewhere: the gradient through a ReLU and dropout that gave it."""
-    mask = _NO_COEF[grad.dtype.type] if active is None else flat(active)
-    scales = (mask, grad.dtype.type(scale))
-    return *transposed, flat(grad), grad.shape[0], grad.shape[1] // 2, inverse_degree, *scales
+    ``self_mean_args``; and ``rectified_backward_rows``."""
+    return *transposed, flat(grad), grad.shape[0], grad.shape[1] // 2, inverse_degree
 
 
 def edge_dot(
@@ -249,8 +243,8 @@ def self_mean_rows(row_lo, row_hi, indptr, indices, x, width, index, out, first)
 
 
 @njit(cache=True, forceinline=True)
-def _self_mean_backward_block(zero, c, args):
-    grad, own, out, at, width, rows, lo, hi, inverse, mask, place, scale, masked = args
+def _pulled(zero, grad, own, width, c, rows, lo, hi, inverse):
+    """Columns ``c`` and on of a source's gradient, from those of its destinations."""
     acc = zero
     if own >= 0:
         acc = load(zero, grad, own + c)
@@ -258,13 +252,37 @@ def _self_mean_backward_block(zero, c, args):
         d = np.int64(item(rows, e))
         value = load(acc, grad, 2 * d * width + width + c)
         acc = fma(splat(acc, item(inverse, d)), value, acc)
-    if masked:
-        acc = where_positive(load(acc, mask, place + c), multiply(acc, splat(acc, scale)))
-    store(out, at + c, acc)
+    return acc
+
+
+@njit(cache=True, forceinline=True)
+def _self_mean_backward_block(zero, c, args):
+    grad, own, width, rows, lo, hi, inverse, out, at = args
+    store(out, at + c, _pulled(zero, grad, own, width, c, rows, lo, hi, inverse))
 
 
 @njit(cache=True, nogil=True)
 def self_mean_backward_rows(
+    row_lo, row_hi, indptr, destinations, grad, num_dst, width, inverse, out, first
+):
+    pg, po, pd, pi = pointer(grad), pointer(out), pointer(destinations), pointer(inverse)
+    for r in range(row_lo, row_hi):
+        own = 2 * r * width if r < num_dst else -1
+        args = (pg, own, width, pd, indptr[r], indptr[r + 1], pi, po, (r - first) * width)
+        over_columns(_self_mean_backward_block, out, 0, width, args)
+
+
+@njit(cache=True, forceinline=True)
+def _rectified_block(zero, c, args):
+    grad, own, width, rows, lo, hi, inverse, out, at, active, place, scale, totals = args
+    value = _pulled(zero, grad, own, width, c, rows, lo, hi, inverse)
+    value = where_active(active, place + c, multiply(value, splat(value, scale)))
+    store(out, at + c, value)
+    store(totals, c, add(load(zero, totals, c), value))
+
+
+@njit(cache=True, nogil=True)
+def rectified_backward_rows(
     row_lo,
     row_hi,
     indptr,
@@ -273,19 +291,22 @@ def self_mean_backward_rows(
     num_dst,
     width,
     inverse,
-    mask,
+    active,
     scale,
+    totals,
     out,
     first,
 ):
-    pg, po, pd = pointer(grad), pointer(out), pointer(destinations)
-    pi, pm = pointer(inverse), pointer(mask)
-    masked = mask.size > 0
+    """``self_mean_backward_rows`` through the ReLU and dropout that gave ``x``: multiplied by
+    ``scale`` where ``active`` (see ``epilogue``) and 0 elsewhere; the rows are added to ``totals``
+    [F], the gradient of the bias."""
+    pg, po, pd, pi = pointer(grad), pointer(out), pointer(destinations), pointer(inverse)
+    pa, pt = pointer(active), pointer(totals)
     for r in range(row_lo, row_hi):
         own = 2 * r * width if r < num_dst else -1
-        edges = (pd, indptr[r], indptr[r + 1], pi, pm, r * width, scale, masked)
-        args = (pg, own, po, (r - first) * width, width, *edges)
-        over_columns(_self_mean_backward_block, out, 0, width, args)
+        edges = (pg, own, width, pd, indptr[r], indptr[r + 1], pi)
+        args = (*edges, po, (r - first) * width, pa, r * width, scale, pt)
+        over_columns_once(_rectified_block, out, 0, width, args)
 
 
 @njit(cache=True, forceinline=True)
@@ -324,5 +345,10 @@ def warmup() -> None:
     spmm(indptr, indices, x)
     self_mean(indptr, indices, x, index=index)
     self_mean(indptr, indices, x.astype(np.float16), index=index)
-    self_mean_backward((indptr, indices), coef, np.ones((1, 2), np.float32))
+    grad = np.ones((1, 32), np.float32)
+    self_mean_backward((indptr, indices), coef, grad)
+    args = self_mean_backward_args((indptr, indices), coef, grad)
+    out = np.zeros(16, np.float32)
+    bits = np.zeros(2, np.uint8)
+    rectified_backward_rows(0, 1, *args, bits, np.float32(1), out, out.copy(), 0)
     edge_dot(indptr, indices, x, x)

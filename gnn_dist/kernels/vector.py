@@ -226,16 +226,55 @@ def relu(typingctx, value):
 
 
 @intrinsic
-def where_positive(typingctx, condition, value):
-    """``value`` in the lanes where ``condition > 0``, else 0."""
-    if condition != value:
+def store_positive(typingctx, array, offset, value):
+    """Byte ``offset`` and on of a uint8 array: bit ``l`` is set where lane ``l`` of ``value`` is
+    positive. Vectors of fewer than 8 lanes store nothing: give rows of whole 64-byte vectors."""
+    if array.dtype != types.uint8:
         return None
 
     def codegen(context, builder, signature, args):
-        zero = ir.Constant(context.get_value_type(signature.return_type), None)
-        return builder.select(builder.fcmp_ordered(">", args[0], zero), args[1], zero)
+        lanes = signature.args[2].lanes
+        if lanes % 8 == 0:
+            zero = ir.Constant(context.get_value_type(signature.args[2]), None)
+            word = ir.IntType(lanes)
+            bits = builder.bitcast(builder.fcmp_ordered(">", args[2], zero), word)
+            where = _address(context, builder, signature.args[0], args[0], args[1])
+            builder.store(bits, builder.bitcast(where, word.as_pointer()), align=1)
+        return context.get_dummy_value()
 
-    return value(value, value), codegen
+    return types.void(array, types.intp, value), codegen
+
+
+@intrinsic
+def where_active(typingctx, array, place, value):
+    """``value`` in the lanes that are active, else 0.
+
+    ``array`` holds one entry a lane, active where it is positive, and the first is entry
+    ``place``; or it is uint8 and holds the bits of ``store_positive``, the first at byte
+    ``place // 8``.
+    """
+    bits = array.dtype == types.uint8
+    if not bits and array.dtype != value.dtype:
+        return None
+
+    def codegen(context, builder, signature, args):
+        kind, lanes = context.get_value_type(signature.return_type), signature.return_type.lanes
+        zero = ir.Constant(kind, None)
+        if bits and lanes % 8:
+            return args[2]
+        offset = builder.sdiv(args[1], ir.Constant(args[1].type, 8)) if bits else args[1]
+        where = _address(context, builder, signature.args[0], args[0], offset)
+        if bits:
+            word = ir.IntType(lanes)
+            held = builder.load(builder.bitcast(where, word.as_pointer()), align=1)
+            mask = builder.bitcast(held, ir.VectorType(ir.IntType(1), lanes))
+        else:
+            pointer = builder.bitcast(where, kind.as_pointer())
+            entries = builder.load(pointer, align=_BYTES[value.dtype])
+            mask = builder.fcmp_ordered(">", entries, zero)
+        return builder.select(mask, args[2], zero)
+
+    return value(array, types.intp, value), codegen
 
 
 @intrinsic
@@ -299,9 +338,12 @@ def over_columns_once(block, like, begin, end, args):
     while c + wide <= end:
         block(zeros256(like), c, args)
         c += wide
-    while c + wide // 8 <= end:
-        block(zeros32(like), c, args)
-        c += wide // 8
+    while c + wide // 4 <= end:
+        block(zeros64(like), c, args)
+        c += wide // 4
+    while c + wide // 16 <= end:
+        block(zeros16(like), c, args)
+        c += wide // 16
     while c < end:
         block(zeros1(like), c, args)
         c += 1

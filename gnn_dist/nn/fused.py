@@ -10,7 +10,7 @@ depend on the number of threads, and neither do the bits of the result.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -81,38 +81,38 @@ class _Stack(torch.autograd.Function):
         needs_grad = any(ctx.needs_input_grad)
         weights, biases = parameters[: len(layers)], parameters[len(layers) :]
         saved: list[Tensor] = []
-        table: Tensor = x.detach()
-        rows = index
+        out, rows = x.detach(), index
         for layer, weight, bias in zip(layers, weights, biases, strict=True):
-            both, out = _forward(table, rows, layer, weight.detach(), bias.detach(), needs_grad)
-            saved += (both, out)
-            table, rows = out, None
+            args = (layer, weight.detach(), bias.detach(), needs_grad)
+            both, out, active = _forward(out, rows, *args)
+            saved += (both, active)
+            rows = None
         if needs_grad:
             ctx.save_for_backward(*saved, *weights)
-        return table
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        layers = ctx.layers
-        saved = ctx.saved_tensors
+        layers, saved = ctx.layers, ctx.saved_tensors
         weights = saved[2 * len(layers) :]
         weight_grads: list[Tensor] = []
         bias_grads: list[Tensor] = []
-        source = _OutputGradient(grad.contiguous(), layers[-1], saved[2 * len(layers) - 1])
+        active = saved[2 * len(layers) - 1]
+        source: _Gradient = _OutputGradient(grad.contiguous(), layers[-1], active)
         x_grad = None
         for k in reversed(range(len(layers))):
-            both = saved[2 * k]
             goes_on = k > 0 or ctx.needs_input_grad[0]
             weight = weights[k].detach() if goes_on else None
-            both_grad, weight_grad, bias_grad = _backward(source, both, weight)
+            both_grad, weight_grad, bias_grad = _backward(source, saved[2 * k], weight)
             weight_grads.insert(0, weight_grad)
             bias_grads.insert(0, bias_grad)
-            if both_grad is not None:
-                below = (layers[k - 1], saved[2 * k - 1]) if k else None
-                source = _HiddenGradient(both_grad, layers[k].block, below)
-                if not k:
-                    x_grad = source.whole()
+            if both_grad is not None and k:
+                source = _HiddenGradient(
+                    both_grad, layers[k].block, layers[k - 1], saved[2 * k - 1]
+                )
+            elif both_grad is not None:
+                x_grad = _input_gradient(both_grad, layers[0].block)
         return x_grad, None, None, *weight_grads, *bias_grads
 
 
@@ -123,18 +123,24 @@ def _forward(
     weight: Tensor,
     bias: Tensor,
     keep: bool,
-) -> tuple[Tensor, Tensor]:
-    """``[self | mean]`` (empty unless ``keep``) and the layer's output."""
-    block, width = layer.block, weight.shape[1]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The layer's ``[self | mean]`` (empty unless ``keep``), its output, and which entries of that
+    are active (see ``kernels.epilogue``; empty unless needed)."""
+    block, (columns, width) = layer.block, weight.shape
     rows = block.num_dst
-    out = torch.empty(rows, weight.shape[0], dtype=weight.dtype)
+    out = torch.empty(rows, columns, dtype=weight.dtype)
     both = torch.empty(rows if keep else 0, width, dtype=weight.dtype)
+    mark = keep and layer.rectify and epilogue.packs(columns, out.numpy().dtype)
+    bits = torch.empty(rows * columns // 8 if mark else 0, dtype=torch.uint8)
     product = weight.t().contiguous()
-    indptr, indices = block.indptr.numpy(), block.indices.numpy()
     args = spmm.self_mean_args(
-        indptr, indices, x.contiguous().numpy(), None if index is None else index.numpy()
+        block.indptr.numpy(),
+        block.indices.numpy(),
+        x.contiguous().numpy(),
+        None if index is None else index.numpy(),
     )
     flat_both, flat_out, offset = flat(both.numpy()), flat(out.numpy()), bias.numpy()
+    active = bits.numpy()
     drop = threshold(layer.dropout)
     ids = None
     if drop:
@@ -151,64 +157,75 @@ def _forward(
             tile = torch.empty(hi - lo, width, dtype=weight.dtype)
             spmm.self_mean_rows(lo, hi, *args, flat(tile.numpy()), lo)
         torch.mm(tile, product, out=out[lo:hi])
-        epilogue.add_bias(lo, hi, flat_out, offset, layer.rectify)
-        if ids is not None:
+        if ids is None:
+            epilogue.add_bias(lo, hi, flat_out, offset, layer.rectify, active)
+        else:
+            epilogue.add_bias(lo, hi, flat_out, offset, layer.rectify, active[:0])
             drop_rows(lo, hi, out.numpy(), ids, layer.key, drop)
+            if mark:
+                epilogue.mark_active(lo, hi, flat_out, columns, active)
 
     parallel.run_tasks(task, len(tiles))
-    return both, out
+    return both, out, bits if mark or not layer.rectify else out
+
+
+class _Gradient(Protocol):
+    """The gradient before a layer's activation, made tile by tile."""
+
+    shape: torch.Size
+
+    def tile(self, lo: int, hi: int, buffer: Tensor, totals: np.ndarray) -> Tensor:
+        """Rows ``lo .. hi - 1``, in ``buffer`` or elsewhere, also added to ``totals`` [F]."""
+        ...
 
 
 class _OutputGradient:
-    """The gradient before the last layer's activation, from the one after it."""
+    """Of the last layer, from the gradient of its output."""
 
-    def __init__(self, grad: Tensor, layer: SageLayer, out: Tensor) -> None:
+    def __init__(self, grad: Tensor, layer: SageLayer, active: Tensor) -> None:
         self.shape = grad.shape
         self._grad = grad
         self._args = None
         if layer.rectify:
             scale = grad.numpy().dtype.type(layer.scale)
-            self._args = flat(grad.numpy()), flat(out.numpy()), scale, grad.shape[1]
+            self._args = flat(grad.numpy()), flat(active.numpy()), scale
 
-    def tile(self, lo: int, hi: int, buffer: Tensor) -> Tensor:
-        """Rows ``lo .. hi - 1``, in ``buffer`` or elsewhere."""
+    def tile(self, lo: int, hi: int, buffer: Tensor, totals: np.ndarray) -> Tensor:
         if self._args is None:
+            totals += self._grad[lo:hi].sum(0).numpy()
             return self._grad[lo:hi]
-        epilogue.masked(lo, hi, *self._args, flat(buffer.numpy()), lo)
+        epilogue.masked(lo, hi, *self._args, totals, flat(buffer.numpy()), lo)
         return buffer[: hi - lo]
 
 
 class _HiddenGradient:
-    """The gradient before the activation ``below`` a layer (of its input, where there is none),
-    from the gradient of the layer's ``[self | mean]``."""
+    """Of the layer ``below`` another, from the gradient of the other's ``[self | mean]``."""
 
-    def __init__(
-        self, both_grad: Tensor, block: Block, below: tuple[SageLayer, Tensor] | None
-    ) -> None:
+    def __init__(self, both_grad: Tensor, block: Block, below: SageLayer, active: Tensor) -> None:
         self.shape = torch.Size((block.num_src, both_grad.shape[1] // 2))
         grad = both_grad.numpy()
-        indptr, destinations, _ = (t.numpy() for t in block.transposed())
-        inverse = 1 / np.maximum(np.diff(block.indptr.numpy()), 1).astype(grad.dtype)
-        active = None if below is None or not below[0].rectify else below[1].numpy()
-        scale = 1.0 if below is None else below[0].scale
-        self._args = spmm.self_mean_backward_args(
-            (indptr, destinations), inverse, grad, active, scale
-        )
-        self._dtype = both_grad.dtype
+        args = spmm.self_mean_backward_args(*_transposed(block, grad.dtype), grad)
+        self._args = *args, flat(active.numpy()), grad.dtype.type(below.scale)
 
-    def tile(self, lo: int, hi: int, buffer: Tensor) -> Tensor:
-        spmm.self_mean_backward_rows(lo, hi, *self._args, flat(buffer.numpy()), lo)
+    def tile(self, lo: int, hi: int, buffer: Tensor, totals: np.ndarray) -> Tensor:
+        spmm.rectified_backward_rows(lo, hi, *self._args, totals, flat(buffer.numpy()), lo)
         return buffer[: hi - lo]
 
-    def whole(self) -> Tensor:
-        out = torch.empty(self.shape, dtype=self._dtype)
-        args = (*self._args, flat(out.numpy()), 0)
-        parallel.run_rows(spmm.self_mean_backward_rows, self._args[0], *args)
-        return out
+
+def _transposed(block: Block, dtype: np.dtype) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
+    """The block by source, and 1 / in-degree."""
+    indptr, destinations, _ = (t.numpy() for t in block.transposed())
+    inverse = 1 / np.maximum(np.diff(block.indptr.numpy()), 1).astype(dtype)
+    return (indptr, destinations), inverse
+
+
+def _input_gradient(both_grad: Tensor, block: Block) -> Tensor:
+    grad = both_grad.numpy()
+    return torch.from_numpy(spmm.self_mean_backward(*_transposed(block, grad.dtype), grad))
 
 
 def _backward(
-    source: _OutputGradient | _HiddenGradient, both: Tensor, weight: Tensor | None
+    source: _Gradient, both: Tensor, weight: Tensor | None
 ) -> tuple[Tensor | None, Tensor, Tensor]:
     """Gradients of ``[self | mean]`` (where ``weight`` is given), of the weights and the bias."""
     rows, columns = source.shape
@@ -222,9 +239,8 @@ def _backward(
         buffer = torch.empty(BACKWARD_ROWS, columns, dtype=both.dtype)
         for k in range(len(tiles) * group // groups, len(tiles) * (group + 1) // groups):
             lo, hi = tiles[k]
-            grad = source.tile(lo, hi, buffer)
+            grad = source.tile(lo, hi, buffer, totals[k])
             partial[group].addmm_(grad.t(), both[lo:hi])
-            epilogue.column_total(flat(grad.numpy()), hi - lo, totals[k])
             if both_grad is not None:
                 torch.mm(grad, weight, out=both_grad[lo:hi])
 

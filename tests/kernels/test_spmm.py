@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from gnn_dist.kernels import parallel, spmm
+from gnn_dist.kernels import epilogue, parallel, spmm
 from gnn_dist.kernels.maximum import spmm_max
 from gnn_dist.kernels.transpose import transpose
 
@@ -70,10 +70,18 @@ def test_every_width_of_the_gradients_equals_scipy(dtype: str) -> None:
         exact[:13] += grad[:, :width]
         ours = spmm.self_mean_backward(by_source, inverse, grad)
         np.testing.assert_allclose(ours, exact, **close)
-        args = spmm.self_mean_backward_args(by_source, inverse, grad, x, 1.25)
-        ours = np.empty((5, width), dtype)
-        spmm.self_mean_backward_rows(7, 12, *args, ours.reshape(-1), 7)
-        np.testing.assert_allclose(ours, (1.25 * exact * (x > 0))[7:12], **close)
+        args = spmm.self_mean_backward_args(by_source, inverse, grad)
+        expected = (1.25 * exact * (x > 0))[7:12]
+        kept = [x.reshape(-1)]
+        if epilogue.packs(width, x.dtype):
+            kept.append(np.zeros(x.size // 8, np.uint8))
+            epilogue.mark_active(0, 17, x.reshape(-1), width, kept[1])
+        for active in kept:
+            rest = (active, x.dtype.type(1.25), totals := np.zeros(width, dtype))
+            ours = np.empty((5, width), dtype)
+            spmm.rectified_backward_rows(7, 12, *args, *rest, ours.reshape(-1), 7)
+            np.testing.assert_allclose(ours, expected, **close)
+            np.testing.assert_allclose(totals, expected.sum(0), **close)
         dots = (grad[rows, :width].astype(np.float64) * x[indices]).sum(1, keepdims=True)
         ours = spmm.edge_dot(indptr, indices, np.ascontiguousarray(grad[:, :width]), x)
         np.testing.assert_allclose(ours, dots, **close)
@@ -116,7 +124,7 @@ def test_hot_loops_are_vector_code() -> None:
     )  # not from the cache: it has no assembly
     grad, x = np.ones(2, np.float32), np.ones(1, np.float32)
     indptr, row = np.array([0, 1]), np.zeros(1, np.int32)
-    kernel(0, 1, indptr, row, grad, 1, 1, x, x, np.float32(1), x, 0)
+    kernel(0, 1, indptr, row, grad, 1, 1, x, x, 0)
     assembly = next(iter(kernel.inspect_asm().values()))
     if "xmm" not in assembly:
         pytest.skip("not an x86 processor")

@@ -43,9 +43,10 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("sizes", [[900, 130, 40, 9], [90, 20], [300, 41, 1], [40, 7, 0]])
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
-def test_fused_equals_operators(sizes: list[int], dropout: float) -> None:
+@pytest.mark.parametrize("hidden", [13, 16])  # entries kept for the gradient as such, and as bits
+def test_fused_equals_operators(sizes: list[int], dropout: float, hidden: int) -> None:
     blocks = blocks_of(1, sizes)
-    model = SAGE(7, 5, len(blocks), 13, dropout=dropout).double()
+    model = SAGE(7, 5, len(blocks), hidden, dropout=dropout).double()
     x = torch.randn(sizes[0], 7, dtype=torch.float64)
     for a, b in zip(results(model, x, blocks, True), results(model, x, blocks, False), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
