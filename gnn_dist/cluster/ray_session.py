@@ -8,7 +8,7 @@ import signal
 import socket
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ def connect(workers: Workers) -> Iterator[Session]:
     environment = {**_DRIVER_ENVIRONMENT, **(_LOCAL_ENVIRONMENT if local else {})}
     environment["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = f"{max(START, workers.timeout):g}"
     environment["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = f"{max(HEALTH, workers.timeout):g}"
-    with _variables(environment), _quiet(), _signal_kept(signal.SIGTERM):
+    with _variables(environment), _quiet(), _terminable() as install:
         import ray
 
         if ray.is_initialized():
@@ -102,6 +102,7 @@ def connect(workers: Workers) -> Iterator[Session]:
                 _start(ray, workers, folder)
             else:
                 _join(ray, workers)
+            install()
             _mute(ray)
             yield _session(ray, workers, folder, pids)
         finally:
@@ -254,14 +255,32 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _signal_kept(number: signal.Signals) -> Iterator[None]:
-    """Put back the handler of a signal that the block may change."""
-    previous = signal.getsignal(number)
+def _terminable() -> Iterator[Callable[[], None]]:
+    """Let SIGTERM end the block as an exception, so that it can clean up.
+
+    Ray's own handler prints a stack and aborts the process; the function that is given must be
+    called once Ray has installed it.
+    """
+    previous = signal.getsignal(signal.SIGTERM)
+    received: list[int] = []
+
+    def interrupt(number: int, frame: object) -> None:
+        received.append(number)
+        raise KeyboardInterrupt  # the exception that Ray passes on as it is
+
+    def install() -> None:
+        with contextlib.suppress(ValueError):  # not the main thread: Ray has no handler either
+            signal.signal(signal.SIGTERM, previous if callable(previous) else interrupt)
+
     try:
-        yield
+        yield install
+    except KeyboardInterrupt:
+        if received:
+            raise SystemExit(128 + received[0]) from None
+        raise
     finally:
-        with contextlib.suppress(ValueError):  # not the main thread: nothing was changed
-            signal.signal(number, previous)
+        with contextlib.suppress(ValueError):
+            signal.signal(signal.SIGTERM, previous)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 Each test is one driver process with one Ray, since starting Ray takes most of the time.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -132,13 +133,17 @@ def marked(value: str) -> list[int]:
     return found
 
 
-def all_gone(value: str, seconds: float) -> bool:
+def left_behind(value: str, seconds: float) -> list[str]:
+    """The marked processes that are still there after some seconds."""
     end = time.monotonic() + seconds
-    while marked(value):
-        if time.monotonic() > end:
-            return False
+    while time.monotonic() < end and marked(value):
         time.sleep(0.2)
-    return True
+    found = []
+    for pid in marked(value):
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            found.append(f"{pid} {words}")
+    return found
 
 
 def start(program: str, mark: str, **options: object) -> subprocess.Popen:
@@ -182,7 +187,7 @@ def test_a_killed_and_a_stopped_worker_restart_the_group_quietly(mark, tmp_path)
     assert "rank 0 " in second
     assert "its process is stopped" in second
     assert last == "in attempt 2"
-    assert all_gone(mark, 5)
+    assert left_behind(mark, 10) == []
     assert folders_of(process.pid) == []
     assert list(tmp_path.iterdir()) == []
 
@@ -203,12 +208,12 @@ def test_errors_of_workers_reach_the_driver_as_themselves(mark, tmp_path):
     assert "rank 1 was killed, probably out of memory (peak " in killed[2]
     assert many[:2] == ["many", "InputError"]
     assert "3 workers need 3 CPUs, and the Ray cluster has 2 CPUs" in many[2]
-    assert all_gone(mark, 10)
+    assert left_behind(mark, 10) == []
     assert folders_of(process.pid) == []
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_driver_that_is_interrupted_or_killed_leaves_no_process(mark, tmp_path, how):
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_driver_that_is_stopped_leaves_no_process(mark, tmp_path, how):
     process = start(SLEEP, mark, cwd=tmp_path)
     assert process.stderr is not None
     end = time.monotonic() + SECONDS
@@ -220,11 +225,16 @@ def test_a_driver_that_is_interrupted_or_killed_leaves_no_process(mark, tmp_path
         os.killpg(process.pid, how)  # as a terminal does: to everything in the foreground
         out, told = process.communicate(timeout=60)
         assert (process.returncode, out, told) == (0, "stopped\n", "")
-        assert all_gone(mark, 5)
+        assert left_behind(mark, 10) == []
+    elif how is signal.SIGTERM:
+        os.kill(process.pid, how)
+        out, told = process.communicate(timeout=60)
+        assert (process.returncode, out, told) == (128 + how, "", "")
+        assert left_behind(mark, 10) == []
     else:
         os.kill(process.pid, how)
         process.communicate(timeout=60)
-        assert all_gone(mark, 60)
+        assert left_behind(mark, 60) == []
         assert len(folders_of(process.pid)) == 1
         # The next run clears up after it.
         ray_session.make_folder().rmdir()
