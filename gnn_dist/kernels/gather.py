@@ -4,10 +4,18 @@ import numpy as np
 from numba import njit
 
 from gnn_dist.kernels import parallel
-from gnn_dist.kernels.vector import flat, load, prefetch, store, zeros1, zeros32, zeros256
+from gnn_dist.kernels.vector import (
+    flat,
+    item,
+    load,
+    over_columns,
+    pointer,
+    prefetch,
+    store,
+)
 
 _AHEAD = 8  # rows; more does not help, fewer leaves cache misses exposed
-_LINE = 64
+_LINE = 128  # bytes: the other cache line of a pair comes by itself
 
 
 def gather(table: np.ndarray, index: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
@@ -28,12 +36,12 @@ def gather(table: np.ndarray, index: np.ndarray, out: np.ndarray | None = None) 
     width = out.size // index.size
     if half:
         args = flat(table), index, flat(out), width
-        parallel.run(_widen_rows, index.size, *args, work=out.size // 8)
+        parallel.run(_rows, index.size, *args, work=out.size // 8)
         return out
-    size = width * dtype.itemsize
-    unit = next(u for u in (np.uint64, np.uint32, np.uint16, np.uint8) if size % u().nbytes == 0)
-    args = (_as(table, unit), index, _as(out, unit), size // unit().nbytes)
-    parallel.run(_copy_rows, index.size, *args, work=out.nbytes // 32)
+    unit = np.float32 if width * dtype.itemsize % 4 == 0 else np.uint8  # only moved: any will do
+    args = (_as(table, unit), index, _as(out, unit), width * dtype.itemsize // unit().nbytes)
+    kernel = _rows if unit is np.float32 else _copy_bytes
+    parallel.run(kernel, index.size, *args, work=out.nbytes // 32)
     return out
 
 
@@ -42,44 +50,35 @@ def _as(array: np.ndarray, unit: type) -> np.ndarray:
 
 
 @njit(cache=True, nogil=True)
-def _copy_rows(lo, hi, table, index, out, width):
-    line = _LINE // table.itemsize
+def _copy_bytes(lo, hi, table, index, out, width):
     for r in range(lo, hi):
-        if r + _AHEAD < hi:
-            ahead = np.int64(index[r + _AHEAD]) * width
-            for c in range(0, width, line):
-                prefetch(table, ahead + c)
-        source = np.int64(index[r]) * width
-        target = r * width
+        source, target = np.int64(index[r]) * width, r * width
         for c in range(width):
             out[target + c] = table[source + c]
 
 
+@njit(cache=True, forceinline=True)
+def _row_block(zero, c, args):
+    table, source, out, target = args
+    store(out, target + c, load(zero, table, source + c))
+
+
 @njit(cache=True, nogil=True)
-def _widen_rows(lo, hi, table, index, out, width):
+def _rows(lo, hi, table, index, out, width):
+    """Rows of float32, or of float16 that are widened."""
     line = _LINE // table.itemsize
+    pt, pi, po = pointer(table), pointer(index), pointer(out)
     for r in range(lo, hi):
         if r + _AHEAD < hi:
-            ahead = np.int64(index[r + _AHEAD]) * width
+            ahead = np.int64(item(pi, r + _AHEAD)) * width
             for c in range(0, width, line):
-                prefetch(table, ahead + c)
-        source = np.int64(index[r]) * width
-        target = r * width
-        c = 0
-        while c + 64 <= width:
-            store(out, target + c, load(zeros256(out), table, source + c))
-            c += 64
-        while c + 8 <= width:
-            store(out, target + c, load(zeros32(out), table, source + c))
-            c += 8
-        while c < width:
-            store(out, target + c, load(zeros1(out), table, source + c))
-            c += 1
+                prefetch(pt, ahead + c)
+        args = (pt, np.int64(item(pi, r)) * width, po, r * width)
+        over_columns(_row_block, out, 0, width, args)
 
 
 def warmup() -> None:
     """Compile for the dtypes of a run."""
-    index = np.zeros(1, np.int64)
-    for dtype in (np.float32, np.float64, np.float16, np.int64, np.uint8):
-        for ids in (index, index.astype(np.int32)):
+    for ids in (np.zeros(1, np.int64), np.zeros(1, np.int32)):
+        for dtype in (np.float32, np.float16, np.uint8):
             gather(np.zeros((1, 1), dtype), ids)

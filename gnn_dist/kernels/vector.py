@@ -19,12 +19,17 @@ from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
 
-_LLVM = {types.float32: ir.FloatType(), types.float64: ir.DoubleType()}
-_BYTES = {types.float32: 4, types.float64: 8}
+_LLVM = {
+    types.float32: ir.FloatType(),
+    types.float64: ir.DoubleType(),
+    types.int32: ir.IntType(32),
+}
+_BYTES = {types.float32: 4, types.float64: 8, types.int32: 4}
+_INT = ir.IntType(32)
 
 
 class Vector(types.Type):
-    """``lanes`` values of ``dtype`` (float32 or float64) in one LLVM vector."""
+    """``lanes`` values of ``dtype`` (float32, float64; int32 for positions) in one LLVM vector."""
 
     def __init__(self, dtype: types.Type, lanes: int) -> None:
         self.dtype = dtype
@@ -223,6 +228,61 @@ def relu(typingctx, value):
         return builder.select(builder.fcmp_ordered("<=", args[0], zero), zero, args[0])
 
     return value(value), codegen
+
+
+def _splat_int(builder, value, lanes):
+    word = builder.trunc(value, _INT) if value.type.width > 32 else value
+    kind = ir.VectorType(_INT, lanes)
+    one = builder.insert_element(ir.Constant(kind, ir.Undefined), word, ir.Constant(_INT, 0))
+    return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), ir.Constant(kind, None))
+
+
+@intrinsic
+def positions(typingctx, like, place):
+    """An int32 vector with ``place`` in as many lanes as ``like`` has."""
+
+    def codegen(context, builder, signature, args):
+        return _splat_int(builder, args[1], signature.return_type.lanes)
+
+    return Vector(types.int32, like.lanes)(like, types.intp), codegen
+
+
+@intrinsic
+def take_larger(typingctx, best, places, value, place):
+    """``(best, places)`` with ``value`` and ``place`` in the lanes where ``value`` is larger.
+
+    NaN is larger than every number, and the first of equals stays.
+    """
+
+    def codegen(context, builder, signature, args):
+        best, places, value, place = args
+        larger = builder.fcmp_unordered(">", value, best)
+        larger = builder.and_(larger, builder.fcmp_ordered("ord", best, best))
+        here = _splat_int(builder, place, signature.args[0].lanes)
+        chosen = builder.select(larger, value, best), builder.select(larger, here, places)
+        return context.make_tuple(builder, signature.return_type, chosen)
+
+    return types.Tuple((best, places))(best, places, value, types.intp), codegen
+
+
+@intrinsic
+def where_place(typingctx, places, offset, place, value):
+    """``value`` in the lanes whose entry of the int32 array ``places``, from ``offset`` on, is
+    ``place``; else 0."""
+    if places.dtype != types.int32:
+        return None
+
+    def codegen(context, builder, signature, args):
+        lanes = signature.return_type.lanes
+        where = _address(context, builder, signature.args[0], args[0], args[1])
+        held = builder.bitcast(where, ir.VectorType(_INT, lanes).as_pointer())
+        same = builder.icmp_signed(
+            "==", builder.load(held, align=4), _splat_int(builder, args[2], lanes)
+        )
+        zero = ir.Constant(context.get_value_type(signature.return_type), None)
+        return builder.select(same, args[3], zero)
+
+    return value(places, types.intp, types.intp, value), codegen
 
 
 @intrinsic

@@ -10,6 +10,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,23 @@ class OwnSampler:
         return self._sampler.sample(self._topology, seeds, seed=0, index=BatchIndex(0, batch))
 
 
+class Ahead:
+    """Samples the next batch on a thread while the model computes, as the loader does; nothing is
+    sampled before a turn begins or for batches after it."""
+
+    def __init__(self, sampler: OwnSampler, on: bool) -> None:
+        self._sampler = sampler
+        self._pool = ThreadPoolExecutor(1) if on else None
+        self._next: Future[Any] | None = None
+
+    def __call__(self, batch: int, goes_on: bool) -> Any:
+        now = self._sampler(batch) if self._next is None else self._next.result()
+        self._next = None
+        if goes_on and self._pool is not None:
+            self._next = self._pool.submit(self._sampler, batch + 1)
+        return now
+
+
 def ours(data: Data, settings: dict[str, Any]) -> Callable[[int], float]:
     from gnn_dist.features import FeatureRows
     from gnn_dist.kernels import epilogue, spmm, transpose
@@ -66,7 +84,7 @@ def ours(data: Data, settings: dict[str, Any]) -> Callable[[int], float]:
 
     for kernels in (epilogue, spmm, transpose):
         kernels.warmup()
-    sampler = OwnSampler(data, settings["fanouts"])
+    sampler = Ahead(OwnSampler(data, settings["fanouts"]), settings["threads"] > 1)
     model = build_model(
         "sage",
         {"hidden": settings["hidden"]},
@@ -77,7 +95,7 @@ def ours(data: Data, settings: dict[str, Any]) -> Callable[[int], float]:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
 
     def step(number: int) -> float:
-        batch = sampler(number)
+        batch = sampler(number, number + 1 < step.last)  # type: ignore[attr-defined]
         rows = FeatureRows(data.x, batch.input_nodes)
         loss = F.cross_entropy(model(rows, batch.blocks), data.y[batch.seeds])
         optimizer.zero_grad()
@@ -85,6 +103,7 @@ def ours(data: Data, settings: dict[str, Any]) -> Callable[[int], float]:
         optimizer.step()
         return float(loss.detach())
 
+    step.last = 0  # type: ignore[attr-defined]
     return step
 
 
@@ -215,6 +234,8 @@ def main() -> None:
         if hasattr(step, "prepare"):
             for number in range(first, last):
                 step.prepare(number)
+        if hasattr(step, "last"):
+            step.last = last
         uncharged = getattr(step, "uncharged", 0.0)
         start, cpu = time.perf_counter(), time.process_time()
         losses = [step(number) for number in range(first, last)]
