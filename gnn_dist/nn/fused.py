@@ -241,7 +241,7 @@ def _backward(
             lo, hi = tiles[k]
             grad = source.tile(lo, hi, buffer, totals[k])
             partial[group].addmm_(grad.t(), both[lo:hi])
-            if both_grad is not None:
+            if both_grad is not None and weight is not None:
                 torch.mm(grad, weight, out=both_grad[lo:hi])
 
     parallel.run_tasks(task, groups)
