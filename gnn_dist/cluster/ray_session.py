@@ -17,6 +17,8 @@ from gnn_dist.cluster.launch import Workers
 from gnn_dist.errors import InputError
 
 _PREFIX = "gnn-dist-"
+_MARK = "GNN_DIST_SESSION"
+"""Environment variable that marks the processes of a local Ray: its agents may outlive it."""
 _LONGEST_FOLDER = 40
 """Ray puts Unix sockets under its folder, and their paths may have 107 characters in all."""
 _OBJECT_STORE = 100 << 20
@@ -85,9 +87,15 @@ def connect(workers: Workers) -> Iterator[Session]:
     """Connect to Ray for the time of the block, and leave nothing behind after it."""
     local = workers.address is None
     environment = {**_DRIVER_ENVIRONMENT, **(_LOCAL_ENVIRONMENT if local else {})}
+    folder = make_folder()
     environment["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = f"{max(START, workers.timeout):g}"
     environment["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = f"{max(HEALTH, workers.timeout):g}"
-    with _variables(environment), _quiet(), _terminable() as install:
+    with (
+        _removed(folder),
+        _variables(environment, {_MARK: str(folder)}),
+        _quiet(),
+        _terminable() as install,
+    ):
         import ray
 
         if ray.is_initialized():
@@ -95,7 +103,6 @@ def connect(workers: Workers) -> Iterator[Session]:
                 "cluster.address: Ray runs in this process already; call ray.shutdown() first, or "
                 "use cluster.workers 0"
             )
-        folder = make_folder()
         pids: list[tuple[str, int]] = []
         try:
             if local:
@@ -108,8 +115,7 @@ def connect(workers: Workers) -> Iterator[Session]:
         finally:
             with uninterrupted():
                 ray.shutdown()
-                _end_processes(pids)
-                shutil.rmtree(folder, ignore_errors=True)
+                _end_workers(pids)
 
 
 def _start(ray: Any, workers: Workers, folder: Path) -> None:
@@ -186,15 +192,34 @@ def _session(ray: Any, workers: Workers, folder: Path, pids: list[tuple[str, int
 
 
 def make_folder() -> Path:
-    """A new short folder; folders of runs that were killed are removed on the way."""
+    """A new short folder; what runs left behind that were killed is removed on the way."""
     parent = tempfile.gettempdir()
     if len(parent) > _LONGEST_FOLDER:
         parent = "/tmp"
     for old in Path(parent).glob(f"{_PREFIX}*"):
         owner = old.name.removeprefix(_PREFIX).partition("-")[0]
         if owner.isdigit() and not _is_alive(int(owner)):
-            shutil.rmtree(old, ignore_errors=True)
+            _remove(old)
     return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
+
+
+@contextlib.contextmanager
+def _removed(folder: Path) -> Iterator[None]:
+    """Remove the folder after the block, and end whatever of its session still runs."""
+    try:
+        yield
+    finally:
+        with uninterrupted():
+            _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    wanted = f"{_MARK}={folder}\0".encode()
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if int(process.name) != os.getpid() and wanted in (process / "environ").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _is_alive(pid: int) -> bool:
@@ -207,7 +232,7 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def _end_processes(pids: list[tuple[str, int]]) -> None:
+def _end_workers(pids: list[tuple[str, int]]) -> None:
     """End workers of this host that have outlived Ray (one that is stopped, say)."""
     for host, pid in pids:
         if host == os.uname().nodename and _is_ray_worker(pid):
@@ -227,15 +252,19 @@ def _first(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _variables(wanted: dict[str, str]) -> Iterator[None]:
-    """Set environment variables that are not set, for the time of the block."""
-    added = {k: v for k, v in wanted.items() if k not in os.environ}
-    os.environ.update(added)
+def _variables(defaults: dict[str, str], always: dict[str, str]) -> Iterator[None]:
+    """Set environment variables for the time of the block; ``defaults`` where they are not set."""
+    wanted = {k: v for k, v in defaults.items() if k not in os.environ} | always
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
     try:
         yield
     finally:
-        for name in added:
-            os.environ.pop(name, None)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager
