@@ -245,6 +245,8 @@ def _trainer(
             "mailbox": mailbox,
             "device": session.device,
             "folder": os.getcwd(),
+            "host": os.uname().nodename,
+            "storage": str(session.folder),
         },
         torch_config=TorchConfig(
             backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo",

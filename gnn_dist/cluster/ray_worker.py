@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import threading
 import traceback
 from collections.abc import Callable, Mapping
@@ -89,6 +90,8 @@ def worker_main(job: dict[str, Any]) -> None:
         peaks.stop()
         if world is not None:
             world.close(error)
+        if os.uname().nodename != job["host"]:  # Ray Train makes its folder on every host
+            shutil.rmtree(job["storage"], ignore_errors=True)
 
 
 class _Peaks:
