@@ -127,9 +127,9 @@ class CollectiveExchange:
     """Collectives of a process group: gloo for tensors on the CPU, NCCL for those on a GPU.
 
     A group for tensors on a GPU is made with the backend ``cpu:gloo,cuda:nccl``, since sizes are
-    agreed on through the CPU. ``group`` None is the default group. Tensors travel as bytes, so every dtype is carried. With a
-    ``watch``, a collective that fails or takes too long is a ``WorkerError`` that names the rank
-    that is missing; without one, it says what torch said.
+    agreed on through the CPU. ``group`` None is the default group. Tensors travel as bytes, so
+    every dtype is carried. With a ``watch``, a collective that fails or takes too long is a
+    ``WorkerError`` that names the rank that is missing; without one, it says what torch said.
     """
 
     def __init__(

@@ -19,6 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from gnn_dist.errors import WorkerError
@@ -85,9 +86,9 @@ class Watch:
         start = time.monotonic()
         try:
             yield
-        except AssertionError:
-            raise
         except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error):
+                raise  # this rank's own trouble
             raise self._explain(
                 error, name, operation, number, members, time.monotonic() - start
             ) from error

@@ -197,3 +197,19 @@ def threads_left(world: World) -> list[str]:
 
 def test_closing_a_world_ends_its_thread():
     assert run_ranks(threads_left, 2) == [[], []]
+
+
+def run_out_of_memory(world: World) -> None:
+    """What the others send does not fit: an error of this rank, not of the network."""
+    if world.rank == 1:
+        empty = torch.empty
+        torch.empty = lambda shape, **how: empty((1 << 60,)) if len(shape) > 1 else empty(shape)
+    world.features.all_to_all([torch.ones(3, 2)] * world.size, receive=[3] * world.size)
+
+
+def test_running_out_of_memory_is_told_as_that():
+    first, second = try_ranks(run_out_of_memory, 2, timeout=40, limit=20)
+    assert "allocate memory" in str(second.error)
+    assert not isinstance(second.error, WorkerError)
+    assert "rank 1 " in str(first.error)
+    assert "allocate memory" in str(first.error)
