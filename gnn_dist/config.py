@@ -164,6 +164,12 @@ class Cluster(Section):
     """a local folder to which each host copies its own partitions first"""
     tune_allocator: bool = True
     """keep freed memory in the process (glibc mallopt); faster, at the price of peak memory"""
+    huge_pages: bool = False
+    """ask glibc and torch for transparent huge pages, in workers that Ray starts"""
+    network_interface: str | None = None
+    """the interface of the cluster's network (`GLOO_SOCKET_IFNAME`, `NCCL_SOCKET_IFNAME`)"""
+    environment: dict[str, str] = {}
+    """further environment variables of the workers that Ray starts"""
 
 
 class Config(Section):

@@ -50,11 +50,13 @@ def mtkahypar(
     if num_parts == 1:
         return np.zeros(graph.num_nodes, np.int32)
     indptr, pins, vertices = nets_of(graph)
-    if not pins.size:
-        raise InputError("partitioner: mtkahypar needs edges, and this graph has none; use hash")
     weights = np.ones(vertices, np.int64)
     if node_weights is not None:
         weights = integer_weights(node_weights)[:vertices]
+    if not pins.size:  # nothing can be cut; the library takes no empty hypergraph
+        parts = np.empty(graph.num_nodes, np.int32)
+        parts[np.argsort(-weights, kind="stable")] = np.arange(graph.num_nodes) % num_parts
+        return parts
     library, session = _session(threads)
     context = session.context_from_preset(getattr(library.PresetType, preset.upper()))
     library.set_seed(seed % (1 << 31))

@@ -239,8 +239,8 @@ def _trainer(
     return LeanTrainer(
         worker_main,
         train_loop_config={
-            "worker": worker,
-            "payload": payload,
+            # As bytes: Ray's controller need not import what only workers need.
+            "work": ray.cloudpickle.dumps((worker, payload)),
             "workers": workers,
             "mailbox": mailbox,
             "device": session.device,

@@ -77,7 +77,8 @@ def worker_main(job: dict[str, Any]) -> None:
             keep=lambda text: post("keep", text),
             report=report,
         )
-        answer = job["worker"](context, job["payload"])
+        worker, payload = pickle.loads(job["work"])
+        answer = worker(context, payload)
         if rank == 0:
             post("result", pickle.dumps(answer), wait=True)
     except BaseException as raised:

@@ -192,6 +192,9 @@ def _launch(
         timeout=settings.timeout,
         max_failures=settings.max_failures,
         tune_allocator=settings.tune_allocator,
+        huge_pages=settings.huge_pages,
+        network_interface=settings.network_interface,
+        environment=settings.environment,
     )
     assert graph.path is not None
     payload = Payload(job, graph.path.absolute(), job.folder.absolute(), resume)

@@ -8,9 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from scipy import stats
 from torch import Tensor
-from torchmetrics import functional as tm
 
 from gnn_dist import plugins
 
@@ -40,6 +38,13 @@ DEFAULTS = {
 LOWER_IS_BETTER = {"loss", "mae", "rmse"}
 
 
+def _library() -> Any:
+    """torchmetrics' functions: over a second to import, and of use to one rank at the end."""
+    from torchmetrics import functional
+
+    return functional
+
+
 def accuracy(output: Tensor, target: Tensor) -> float:
     """Share of nodes whose largest logit is their class; of labels at the right side of 0."""
     if target.ndim == 1:
@@ -50,12 +55,12 @@ def accuracy(output: Tensor, target: Tensor) -> float:
 def _f1(output: Tensor, target: Tensor, average: Literal["macro", "micro"]) -> float:
     if target.ndim == 1:
         return float(
-            tm.classification.multiclass_f1_score(
+            _library().classification.multiclass_f1_score(
                 output.argmax(-1), target, num_classes=output.shape[1], average=average
             )
         )
     return float(
-        tm.classification.multilabel_f1_score(
+        _library().classification.multilabel_f1_score(
             (output > 0).int(), target.int(), num_labels=output.shape[1], average=average
         )
     )
@@ -79,7 +84,9 @@ def roc_auc(output: Tensor, target: Tensor) -> float:
     both = [c for c in range(target.shape[1]) if 0 < int(target[:, c].sum()) < len(target)]
     if not both:
         return float("nan")
-    areas = [tm.classification.binary_auroc(output[:, c], target[:, c].long()) for c in both]
+    areas = [
+        _library().classification.binary_auroc(output[:, c], target[:, c].long()) for c in both
+    ]
     return float(torch.stack(areas).mean())
 
 
@@ -103,19 +110,19 @@ def _columns(output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 @_by_target
 def mae(output: Tensor, target: Tensor) -> Tensor:
     """Mean absolute error."""
-    return tm.mean_absolute_error(output, target)
+    return _library().mean_absolute_error(output, target)
 
 
 @_by_target
 def rmse(output: Tensor, target: Tensor) -> Tensor:
     """Root of the mean squared error."""
-    return tm.mean_squared_error(output, target, squared=False)
+    return _library().mean_squared_error(output, target, squared=False)
 
 
 @_by_target
 def r2(output: Tensor, target: Tensor) -> Tensor:
     """Coefficient of determination; 0 for fewer than two nodes."""
-    return tm.r2_score(output, target) if len(output) > 1 else torch.tensor(0.0)
+    return _library().r2_score(output, target) if len(output) > 1 else torch.tensor(0.0)
 
 
 def _constant(output: Tensor, target: Tensor) -> bool:
@@ -125,13 +132,13 @@ def _constant(output: Tensor, target: Tensor) -> bool:
 @_by_target
 def pearson(output: Tensor, target: Tensor) -> Any:
     """Pearson's correlation; 0 where one side is constant."""
-    return 0.0 if _constant(output, target) else tm.pearson_corrcoef(output, target)
+    return 0.0 if _constant(output, target) else _library().pearson_corrcoef(output, target)
 
 
 @_by_target
 def spearman(output: Tensor, target: Tensor) -> Any:
     """Spearman's rank correlation; 0 where one side is constant."""
-    return 0.0 if _constant(output, target) else tm.spearman_corrcoef(output, target)
+    return 0.0 if _constant(output, target) else _library().spearman_corrcoef(output, target)
 
 
 @_by_target
@@ -142,6 +149,8 @@ def kendall(output: Tensor, target: Tensor) -> Any:
     """
     if _constant(output, target):
         return 0.0
+    from scipy import stats  # half a second to import
+
     return stats.kendalltau(output.numpy(), target.numpy()).statistic
 
 
