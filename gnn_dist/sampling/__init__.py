@@ -5,10 +5,15 @@
 the same code over both and returns the same mini-batch.
 """
 
-from gnn_dist.sampling.neighbor import NeighborSampler, full_neighbour_block, make_block
+from gnn_dist.sampling.neighbor import (
+    NeighborSampler,
+    Share,
+    full_neighbour_block,
+    make_block,
+)
 from gnn_dist.sampling.partitioned import PartitionedTopology
 from gnn_dist.sampling.relabel import Relabeller
-from gnn_dist.sampling.topology import ALL, LocalTopology, Neighbours, Topology
+from gnn_dist.sampling.topology import ALL, Keys, LocalTopology, Neighbours, Topology
 
 BUILTIN = {"neighbor": "gnn_dist.sampling.neighbor.NeighborSampler"}
 """Short names of samplers."""
@@ -16,11 +21,13 @@ BUILTIN = {"neighbor": "gnn_dist.sampling.neighbor.NeighborSampler"}
 __all__ = [
     "ALL",
     "BUILTIN",
+    "Keys",
     "LocalTopology",
     "NeighborSampler",
     "Neighbours",
     "PartitionedTopology",
     "Relabeller",
+    "Share",
     "Topology",
     "full_neighbour_block",
     "make_block",

@@ -1,7 +1,8 @@
 """``NeighborSampler``: node-wise neighbour sampling, the same code over every topology."""
 
+import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,22 @@ from gnn_dist.batch import BatchIndex, Block, MiniBatch
 from gnn_dist.errors import InputError
 from gnn_dist.rng import Stream
 from gnn_dist.sampling.relabel import Relabeller
-from gnn_dist.sampling.topology import ALL, Neighbours, Topology
+from gnn_dist.sampling.topology import ALL, Keys, Neighbours, Topology
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Share:
+    """One rank's share of a global batch, before it is sampled.
+
+    Attributes:
+        index: which global batch.
+        seeds: int64[n] *global* ids, distinct.
+        global_seeds: seeds of the whole global batch; these alone where None.
+    """
+
+    index: BatchIndex
+    seeds: np.ndarray | Tensor
+    global_seeds: int | None = None
 
 
 @dataclass(frozen=True, init=False)
@@ -87,34 +103,59 @@ class NeighborSampler:
         Raises ``InputError`` for a seed that is repeated or out of range, and for an edge tensor
         that the graph does not have.
         """
-        seeds = node_ids(seeds)
+        return self._sample(topology, [Share(index, seeds, global_seeds)], seed)[0]
+
+    def sample_bulk(
+        self, topology: Topology, shares: Sequence[Share], *, seed: int
+    ) -> list[MiniBatch]:
+        """The same mini-batches as one ``sample`` after the other, in one round a hop for all.
+
+        Tripathy, Yelick, Buluç, "Distributed matrix-based sampling for graph neural network
+        training" (MLSys 2024) sample many batches at once to save rounds of communication; where
+        there are none, the batches are drawn one by one.
+        """
+        if topology.collective:
+            return self._sample(topology, shares, seed)
+        return [self._sample(topology, [share], seed)[0] for share in shares]
+
+    def _sample(self, topology: Topology, shares: Sequence[Share], seed: int) -> list[MiniBatch]:
         numbering = self._numbering(topology.num_nodes)
-        numbering.start(seeds)
-        blocks = []
+        seeds = [node_ids(share.seeds) for share in shares]
+        nodes = list(seeds)  # of each batch, as far as it is numbered
+        blocks: list[list[Block]] = [[] for _ in shares]
+        alone = len(shares) == 1
+        for ids in seeds:  # what cannot be used fails before anything is asked of other ranks
+            numbering.start(ids)
         for hop, fanout in enumerate(self.fanouts):
-            drawn = topology.sample(
-                numbering.nodes,
-                fanout,
-                rng.fold(seed, Stream.NEIGHBOURS, index.epoch, index.batch, hop),
-                replace=self.replace,
-                weights=self.weights,
-                edge_ids=self.edge_ids,
-                edge=self.edge,
-            )
-            block = make_block(drawn, numbering)
+            bounds = np.zeros(len(shares) + 1, np.int64)
+            np.cumsum([ids.size for ids in nodes], out=bounds[1:])
+            keys = Keys(tuple(self._key(seed, share.index, hop) for share in shares), bounds)
+            drawn = self._draw(topology, nodes[0] if alone else np.concatenate(nodes), fanout, keys)
             layer = len(self.fanouts) - 1 - hop
-            block.key = rng.fold(seed, Stream.DROPOUT, index.epoch, index.batch, layer)
-            blocks.append(block)
-        input_nodes = torch.from_numpy(numbering.nodes.copy())
-        ids = torch.from_numpy(topology.original_ids(input_nodes.numpy()))
-        for block in blocks:
-            block.ids = ids
-        return MiniBatch(
-            index,
-            blocks[::-1],
-            torch.from_numpy(seeds),
-            input_nodes,
-            global_seeds=seeds.size if global_seeds is None else global_seeds,
+            for b, (share, rows) in enumerate(zip(shares, split(drawn, bounds), strict=True)):
+                if not alone:  # one table numbers all batches: each enters anew
+                    numbering.start(nodes[b])
+                block = make_block(rows, numbering)
+                block.key = rng.fold(seed, Stream.DROPOUT, *share.index, layer)
+                blocks[b].append(block)
+                nodes[b] = numbering.nodes if alone else numbering.nodes.copy()
+        return [
+            finish(topology, share, *made)
+            for share, *made in zip(shares, seeds, nodes, blocks, strict=True)
+        ]
+
+    def _key(self, seed: int, index: BatchIndex, hop: int) -> int:
+        return rng.fold(seed, Stream.NEIGHBOURS, index.epoch, index.batch, hop)
+
+    def _draw(self, topology: Topology, nodes: np.ndarray, fanout: int, keys: Keys) -> Neighbours:
+        return topology.sample(
+            nodes,
+            fanout,
+            keys,
+            replace=self.replace,
+            weights=self.weights,
+            edge_ids=self.edge_ids,
+            edge=self.edge,
         )
 
     def _numbering(self, num_nodes: int) -> Relabeller:
@@ -134,6 +175,38 @@ def node_ids(nodes: np.ndarray | Tensor, name: str = "seeds") -> np.ndarray:
             f"these have dtype {array.dtype} and shape {array.shape}"
         )
     return np.ascontiguousarray(array, np.int64)
+
+
+def split(drawn: Neighbours, bounds: np.ndarray) -> Iterator[Neighbours]:
+    """The rows ``bounds[g] .. bounds[g + 1] - 1`` of each group, as views."""
+    if bounds.size == 2:
+        yield drawn
+        return
+    for low, high in itertools.pairwise(bounds.tolist()):
+        first, last = int(drawn.indptr[low]), int(drawn.indptr[high])
+        yield Neighbours(
+            drawn.indptr[low : high + 1] - first,
+            drawn.indices[first:last],
+            None if drawn.edge_ids is None else drawn.edge_ids[first:last],
+            {name: rows[first:last] for name, rows in drawn.edge.items()},
+        )
+
+
+def finish(
+    topology: Topology, share: Share, seeds: np.ndarray, nodes: np.ndarray, blocks: list[Block]
+) -> MiniBatch:
+    """The mini-batch of blocks in the order of hops; ``nodes`` int64[m] by local id, copied."""
+    input_nodes = torch.from_numpy(nodes.copy())
+    ids = torch.from_numpy(topology.original_ids(input_nodes.numpy()))
+    for block in blocks:
+        block.ids = ids
+    return MiniBatch(
+        share.index,
+        blocks[::-1],
+        torch.from_numpy(seeds),
+        input_nodes,
+        global_seeds=seeds.size if share.global_seeds is None else share.global_seeds,
+    )
 
 
 def make_block(drawn: Neighbours, numbering: Relabeller) -> Block:

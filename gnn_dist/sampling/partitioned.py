@@ -10,7 +10,7 @@ from gnn_dist.cluster import Exchange, Placement
 from gnn_dist.graph import index_dtype
 from gnn_dist.kernels import stitch as kernels
 from gnn_dist.kernels.sample import take
-from gnn_dist.sampling.topology import Neighbours, PartRows, check_weights, edge_tensor
+from gnn_dist.sampling.topology import Keys, Neighbours, PartRows, check_weights, edge_tensor
 from gnn_dist.sampling.wire import Layout, pack, unpack
 from gnn_dist.storage import PartitionedGraph
 
@@ -20,17 +20,16 @@ class _Request:
     """What is asked of every row; the same on every rank for one call."""
 
     fanout: int
-    key: int
     replace: bool
     weights: str | None
     edge_ids: bool
     edge: tuple[str, ...]
 
-    def of(self, rows: PartRows, nodes: np.ndarray) -> Neighbours:
+    def of(self, rows: PartRows, nodes: np.ndarray, keys: Keys) -> Neighbours:
         return rows.sample(
             nodes,
             self.fanout,
-            self.key,
+            keys,
             replace=self.replace,
             weights=self.weights,
             edge_ids=self.edge_ids,
@@ -83,7 +82,7 @@ class PartitionedTopology:
         self,
         nodes: np.ndarray,
         fanout: int,
-        key: int,
+        key: int | Keys,
         *,
         replace: bool = False,
         weights: str | None = None,
@@ -96,45 +95,52 @@ class PartitionedTopology:
         if weights is not None:
             spec = edge_tensor(self._graph.schema.edge, weights, "sampler.weights")
             check_weights(weights, spec.shape)
-        request = _Request(fanout, key, replace, weights, edge_ids, tuple(edge))
+        request = _Request(fanout, replace, weights, edge_ids, tuple(edge))
         nodes = np.ascontiguousarray(nodes, np.int64)
+        keys = Keys.of(key, nodes.size)
         if not self.collective:
-            return self._sample_here(nodes, request)
+            return self._sample_here(nodes, keys, request)
         parts, size = self._graph.num_parts, self._exchange.size
         order, bounds = kernels.group(nodes, self._offsets, self._answerer, parts + size)
         remote = [order[bounds[parts + r] : bounds[parts + r + 1]] for r in range(size)]
         id_dtype = index_dtype(self.num_nodes)
         asked = self._exchange.all_to_all(
-            [torch.from_numpy(nodes[places].astype(id_dtype)) for places in remote]
+            [torch.from_numpy(question(nodes, keys, at).astype(id_dtype)) for at in remote]
         )
         layout = self._layout(request)
-        answers = [
-            pack(self._sample_here(ids.numpy().astype(np.int64), request), layout) for ids in asked
-        ]
+        answers = []
+        for message in asked:
+            ids, theirs = asked_for(message.numpy().astype(np.int64), keys.values)
+            answers.append(pack(self._sample_here(ids, theirs, request), layout))
         replies = self._exchange.all_to_all(answers)
-        pieces = self._local_pieces(nodes, order, bounds, request)
+        pieces = self._local_pieces(nodes, keys, order, bounds, request)
         for places, reply in zip(remote, replies, strict=True):
             if places.size:
                 pieces.append((places, unpack(reply, places.size, layout)))
         return stitch(nodes.size, pieces, layout)
 
-    def _sample_here(self, nodes: np.ndarray, request: _Request) -> Neighbours:
+    def _sample_here(self, nodes: np.ndarray, keys: Keys, request: _Request) -> Neighbours:
         """``nodes`` are all of this host's parts."""
         if len(self._rows) == 1 and nodes.size:
-            return request.of(next(iter(self._rows.values())), nodes)
+            return request.of(next(iter(self._rows.values())), nodes, keys)
         parts = self._graph.num_parts
         order, bounds = kernels.group(nodes, self._offsets, np.arange(parts), parts)
-        pieces = self._local_pieces(nodes, order, bounds, request)
+        pieces = self._local_pieces(nodes, keys, order, bounds, request)
         return stitch(nodes.size, pieces, self._layout(request))
 
     def _local_pieces(
-        self, nodes: np.ndarray, order: np.ndarray, bounds: np.ndarray, request: _Request
+        self,
+        nodes: np.ndarray,
+        keys: Keys,
+        order: np.ndarray,
+        bounds: np.ndarray,
+        request: _Request,
     ) -> list[tuple[np.ndarray, Neighbours]]:
         pieces = []
         for part, rows in self._rows.items():
             places = order[bounds[part] : bounds[part + 1]]
             if places.size:
-                pieces.append((places, request.of(rows, nodes[places])))
+                pieces.append((places, request.of(rows, nodes[places], keys.at(places))))
         return pieces
 
     def _layout(self, request: _Request) -> Layout:
@@ -144,6 +150,23 @@ class PartitionedTopology:
             request.edge_ids,
             {name: (np.dtype(schema[name].dtype), schema[name].shape) for name in request.edge},
         )
+
+
+def question(nodes: np.ndarray, keys: Keys, places: np.ndarray) -> np.ndarray:
+    """A request for ``nodes[places]``: their ids, after the rows of each group where there are
+    several. The keys themselves are known to every rank."""
+    if len(keys.values) == 1:
+        return nodes[places]
+    return np.concatenate([np.diff(keys.at(places).bounds), nodes[places]])
+
+
+def asked_for(message: np.ndarray, values: tuple[int, ...]) -> tuple[np.ndarray, Keys]:
+    """The ids of a request, and their keys."""
+    if len(values) == 1:
+        return message, Keys.of(values[0], message.size)
+    groups = len(values)
+    bounds = np.concatenate([[0], np.cumsum(message[:groups])])
+    return message[groups:], Keys(values, bounds)
 
 
 def stitch(

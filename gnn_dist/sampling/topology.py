@@ -1,7 +1,7 @@
 """``Topology``: sampled or full in-neighbours of these nodes, wherever their rows are stored."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -36,11 +36,45 @@ class Neighbours:
     edge: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Keys:
+    """Keys of rows that lie in groups, one group a batch.
+
+    Attributes:
+        values: the key of each group.
+        bounds: int64[groups + 1]; rows ``bounds[g] .. bounds[g + 1] - 1`` are drawn with
+            ``values[g]``.
+    """
+
+    values: tuple[int, ...]
+    bounds: np.ndarray
+
+    @classmethod
+    def of(cls, key: "int | Keys", num_rows: int) -> "Keys":
+        """``key`` itself, or the one key of all rows."""
+        return key if isinstance(key, Keys) else cls((key,), np.array([0, num_rows]))
+
+    def at(self, places: np.ndarray) -> "Keys":
+        """The keys of the rows at ``places`` (int64[m], ascending)."""
+        if len(self.values) == 1:
+            return Keys(self.values, np.array([0, places.size]))
+        return Keys(self.values, np.searchsorted(places, self.bounds))
+
+    def groups(self) -> Iterator[tuple[np.uint64, slice, slice]]:
+        """(key, its rows, its CSC pointers) of every group that has rows."""
+        for value, low, high in zip(
+            self.values, self.bounds[:-1].tolist(), self.bounds[1:].tolist(), strict=True
+        ):
+            if low < high:
+                yield np.uint64(value), slice(low, high), slice(low, high + 1)
+
+
 class Topology(Protocol):
     """Where neighbours come from.
 
     Draws are keyed by ``key`` and the *original* id of each node alone: the same edges come back
-    whatever the partition, the other nodes of the call and their order.
+    whatever the partition, the other nodes of the call and their order. With ``Keys``, several
+    batches are drawn in one call, each as if it were alone.
     """
 
     @property
@@ -56,7 +90,7 @@ class Topology(Protocol):
         self,
         nodes: np.ndarray,
         fanout: int,
-        key: int,
+        key: int | Keys,
         *,
         replace: bool = False,
         weights: str | None = None,
@@ -96,7 +130,7 @@ class PartRows:
         self,
         nodes: np.ndarray,
         fanout: int,
-        key: int,
+        key: int | Keys,
         *,
         replace: bool = False,
         weights: str | None = None,
@@ -122,18 +156,23 @@ class PartRows:
                     f"{part.edge_ids[bad]}; weights must not be negative"
                 )
         total = int(indptr[-1])
-        frontier = (np.uint64(key), self.original_ids(nodes), starts, lengths, indptr)
         by_weight = probability is not None
         positions = np.empty(total if by_weight or edge_ids or edge else 0, np.int64)
-        if by_weight:
-            sample_weighted.weighted_positions(probability, *frontier, replace, positions)
-            sources = sample.take(part.indices, positions)
-        else:
+        if fanout == ALL:
             sources = np.empty(total, part.indices.dtype)
-            if fanout == ALL:
-                sample.copy_rows(part.indices, starts, lengths, indptr, sources, positions)
-            else:
-                sample.fill(part.indices, *frontier, fanout, replace, sources, positions)
+            sample.copy_rows(part.indices, starts, lengths, indptr, sources, positions)
+        else:
+            ids = self.original_ids(nodes)
+            sources = np.empty(0 if by_weight else total, part.indices.dtype)
+            for value, at, ends in Keys.of(key, nodes.size).groups():
+                # out and positions are addressed by the pointers, so a group is a slice of rows
+                frontier = (value, ids[at], starts[at], lengths[at], indptr[ends])
+                if by_weight:
+                    sample_weighted.weighted_positions(probability, *frontier, replace, positions)
+                else:
+                    sample.fill(part.indices, *frontier, fanout, replace, sources, positions)
+            if by_weight:
+                sources = sample.take(part.indices, positions)
         return Neighbours(
             indptr,
             sources,
@@ -192,7 +231,7 @@ class LocalTopology:
         self,
         nodes: np.ndarray,
         fanout: int,
-        key: int,
+        key: int | Keys,
         *,
         replace: bool = False,
         weights: str | None = None,
