@@ -14,7 +14,7 @@ import yaml
 from gnn_dist import __version__, config
 from gnn_dist.errors import InputError, WorkerError
 
-JOBS = ("train", "partition")
+JOBS = ("train", "plan", "partition")
 _DOTTED = re.compile(r"--\w+(\.\w+)+")
 
 
@@ -67,6 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--dry-run", action="store_true", help="resolve, validate and estimate; start nothing"
     )
+    _job(commands, "plan", "what a job's strategy foresees: candidates, and the one chosen")
     _job(commands, "partition", "partition a data set and write it")
     verify = commands.choices["partition"]
     verify.add_argument("--verify", type=Path, metavar="DIR", help="check an existing partition")
@@ -189,6 +190,16 @@ def _train(arguments: argparse.Namespace) -> None:
         jobs.train(job, resume=arguments.resume is not None)
 
 
+def _plan(arguments: argparse.Namespace) -> None:
+    job = _config(arguments)
+    if arguments.print_config:
+        print(job.dump(), end="")
+        return
+    from gnn_dist.training import jobs
+
+    print(jobs.plan(job))
+
+
 def _partition(arguments: argparse.Namespace) -> None:
     from gnn_dist.training import jobs
 
@@ -247,6 +258,7 @@ def _doctor(arguments: argparse.Namespace) -> None:
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "train": _train,
+    "plan": _plan,
     "partition": _partition,
     "evaluate": _evaluate,
     "report": _report,

@@ -145,6 +145,19 @@ class Cache(Section):
     """keyword arguments of the policy"""
 
 
+class Pipeline(Section):
+    schedule: Literal["auto", "gpipe", "1f1b", "interleaved", "zb-h1", "chimera"] = "auto"
+    """the schedule; `auto` measures a batch and takes the fastest that fits"""
+    chunks: int = Field(2, ge=1)
+    """stages a rank, for the schedule interleaved"""
+    table: Path | None = None
+    """a JSON file with a schedule of your own, used instead"""
+    memory_mib: float | None = Field(None, gt=0)
+    """activations that a rank may hold, in MiB"""
+    replan: bool = True
+    """move layers between stages when the slowest rank is 15% above the mean"""
+
+
 class Cluster(Section):
     workers: int = Field(0, ge=0)
     """Ray workers, one rank each; 0 trains in this process without Ray"""
@@ -188,6 +201,7 @@ class Config(Section):
     train: Train = Train()
     loader: Loader = Loader()
     cache: Cache = Cache()
+    pipeline: Pipeline = Pipeline()
     cluster: Cluster = Cluster()
 
     @property
@@ -209,7 +223,7 @@ class Config(Section):
         Where a run is placed, how many workers compute it, how long it goes on and what is
         printed do not belong to it, so that a run may be resumed with those changed.
         """
-        free = {"name", "output", "loader", "cache", "cluster"}
+        free = {"name", "output", "loader", "cache", "pipeline", "cluster"}
         free_train = {
             "epochs", "max_steps", "evaluate_every", "patience", "checkpoint_every",
             "keep_checkpoints", "baselines", "strategy",

@@ -3,8 +3,9 @@
 from gnn_dist import plugins
 from gnn_dist.cluster import World
 from gnn_dist.config import Config
+from gnn_dist.errors import InputError
 from gnn_dist.storage import PartitionedGraph
-from gnn_dist.strategies.base import StepReport, Strategy
+from gnn_dist.strategies.base import Plan, StepReport, Strategy
 
 BUILTIN = {
     "data": "gnn_dist.strategies.data.DataStrategy",
@@ -13,7 +14,7 @@ BUILTIN = {
 }
 """Name → a class of the ``Strategy`` protocol; a dotted path names one of yours."""
 
-__all__ = ["BUILTIN", "StepReport", "Strategy", "build", "check"]
+__all__ = ["BUILTIN", "Plan", "StepReport", "Strategy", "build", "check", "plan"]
 
 
 def build(job: Config, world: World, graph: PartitionedGraph) -> Strategy:
@@ -25,6 +26,18 @@ def build(job: Config, world: World, graph: PartitionedGraph) -> Strategy:
 def check(job: Config, graph: PartitionedGraph) -> None:
     """Raise ``InputError`` for whatever of a job cannot be built, before any worker starts."""
     _named(job).check(job, graph)
+
+
+def plan(job: Config, graph: PartitionedGraph) -> Plan:
+    """What a checked job will do, foreseen in this process."""
+    kind = _named(job)
+    if not hasattr(kind, "plan"):
+        raise InputError(
+            f"config train.strategy: {job.train.strategy!r} offers no plan (a class method `plan` "
+            "of the Strategy protocol); use another strategy, or train without one"
+        )
+    found: Plan = kind.plan(job, graph)
+    return found
 
 
 def _named(job: Config) -> type[Strategy]:

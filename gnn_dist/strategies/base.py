@@ -6,6 +6,7 @@ parameter". The trainer above it knows nothing of samplers, blocks or stages.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -33,6 +34,18 @@ class StepReport:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
+class Plan(Protocol):
+    """What a strategy foresees of a job before it runs: ``gnn-dist plan``."""
+
+    def text(self) -> str:
+        """For people: what could be done, at what price, and what would be chosen."""
+        ...
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write what is worth a file (pictures, traces, tables) into a new or existing folder."""
+        ...
+
+
 class Strategy(Protocol):
     """One way to compute global batches. All give the same loss and gradients."""
 
@@ -42,6 +55,11 @@ class Strategy(Protocol):
     @classmethod
     def check(cls, job: Config, graph: PartitionedGraph) -> None:
         """Raise ``InputError`` for what cannot be built, without a world (on the driver)."""
+        ...
+
+    @classmethod
+    def plan(cls, job: Config, graph: PartitionedGraph) -> Plan:
+        """What the job will do on its ``cluster.workers``, foreseen in this process alone."""
         ...
 
     @classmethod

@@ -53,6 +53,16 @@ def train(job: Config, *, resume: bool = False) -> dict[str, Any]:
     return values
 
 
+def plan(job: Config) -> str:
+    """What a job's strategy foresees: printed, and as files in the run's folder."""
+    graph = partition(job)
+    _check(job, graph)
+    _compile()
+    found = strategies.plan(job, graph)
+    files = found.write(job.folder / "plan")
+    return "\n".join([found.text(), *(f"wrote {file}" for file in files)])
+
+
 def partition_table(job: Config) -> str:
     """Partition as configured; its place and quality, for people."""
     graph = partition(job)

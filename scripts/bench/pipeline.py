@@ -20,8 +20,8 @@ from _common import finish, median_ratio, parser, table, target
 from torch import nn
 
 from gnn_dist.cluster import World
-from gnn_dist.config import Config
-from gnn_dist.strategies.pipeline import PipelineSettings, Profile, candidates
+from gnn_dist.config import Config, Pipeline
+from gnn_dist.strategies.pipeline import Profile, candidates
 from gnn_dist.strategies.pipeline.executor import PipelineExecutor
 from gnn_dist.strategies.pipeline.generators import SCHEDULES
 from gnn_dist.strategies.pipeline.link import GroupLink
@@ -150,7 +150,7 @@ def training(
     strategy = PipelineStrategy.build(
         job(layers, width, micro), world, PartitionedGraph.from_graph(graph)
     )
-    strategy._settings = PipelineSettings()
+    strategy._settings = Pipeline()
     seconds = []
     digest = 0.0
     for turn in range(repeats + 1):

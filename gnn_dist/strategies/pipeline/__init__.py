@@ -1,11 +1,10 @@
 """Layer-wise pipelining of deep models: schedules, their simulation, their execution."""
 
-from gnn_dist.strategies.pipeline.command import Plan, plan_job
 from gnn_dist.strategies.pipeline.executor import PipelineExecutor
+from gnn_dist.strategies.pipeline.forecast import PipelinePlan
 from gnn_dist.strategies.pipeline.generators import SCHEDULES, generate
 from gnn_dist.strategies.pipeline.plan import Candidate, Profile, candidates, plan
 from gnn_dist.strategies.pipeline.schedule import Action, Schedule, check
-from gnn_dist.strategies.pipeline.settings import PipelineSettings
 from gnn_dist.strategies.pipeline.simulate import Costs, Timeline, simulate
 from gnn_dist.strategies.pipeline.strategy import PipelineStrategy
 
@@ -15,9 +14,8 @@ __all__ = [
     "Candidate",
     "Costs",
     "PipelineExecutor",
-    "PipelineSettings",
+    "PipelinePlan",
     "PipelineStrategy",
-    "Plan",
     "Profile",
     "Schedule",
     "Timeline",
@@ -25,6 +23,5 @@ __all__ = [
     "check",
     "generate",
     "plan",
-    "plan_job",
     "simulate",
 ]

@@ -78,6 +78,11 @@ class Candidate:
     def name(self) -> str:
         return self.schedule.name
 
+    @property
+    def peak_mib(self) -> float:
+        """Of activations, on the rank that holds most."""
+        return max(self.timeline.peak_bytes) / 2**20
+
     def row(self) -> dict[str, object]:
         """For a table."""
         return {
@@ -88,7 +93,7 @@ class Candidate:
             ),
             "makespan_s": self.timeline.makespan,
             "bubble_percent": 100 * self.timeline.bubble,
-            "peak_mib": max(self.timeline.peak_bytes) / 2**20,
+            "peak_mib": self.peak_mib,
             "fits": "yes" if self.fits else "no",
         }
 
@@ -101,7 +106,8 @@ def candidates(
     schedules: Sequence[str] = tuple(SCHEDULES),
     chunks: Sequence[int] = (2, 4),
 ) -> list[Candidate]:
-    """Every schedule with its best cut, fastest first; those that do not fit come last.
+    """Every schedule with its best cut, the best first: the fastest of those that fit; those that
+    do not fit come last, the smallest first.
 
     memory_limit: bytes of activations a rank may hold.
     """
@@ -110,25 +116,36 @@ def candidates(
         if name == "chimera" and ranks % 2:
             continue
         for pieces in chunks if name == "interleaved" else (1,):
-            stages = ranks * pieces
-            if stages > profile.num_layers:
+            if ranks * pieces > profile.num_layers or (ranks == 1 and pieces > 1):
                 continue
             schedule = generate(name, ranks, profile.num_micro, pieces)
-            layer_seconds = [
-                sum(f) + sum(i) + sum(w)
-                for f, i, w in zip(profile.forward, profile.input, profile.weight, strict=True)
-            ]
-            bounds = partition(layer_seconds, stages)
-            timeline = simulate(schedule, profile.stage_costs(bounds))
-            if max(timeline.peak_bytes) > memory_limit:
-                bounds, timeline = _under(profile, schedule, layer_seconds, memory_limit, bounds)
-            fits = max(timeline.peak_bytes) <= memory_limit
-            found.append(Candidate(schedule, tuple(bounds), timeline, fits))
+            found.append(candidate(profile, schedule, memory_limit=memory_limit))
     if not found:
         raise InputError(
             f"pipeline: {profile.num_layers} layers cannot be cut for {ranks} ranks; use fewer"
         )
-    return sorted(found, key=lambda c: (not c.fits, c.timeline.makespan))
+    return sorted(found, key=_order)
+
+
+def candidate(
+    profile: Profile, schedule: Schedule, *, memory_limit: float = float("inf")
+) -> Candidate:
+    """A schedule with its best cut: the fastest that fits, or the fastest of all if none does."""
+    layer_seconds = [
+        sum(f) + sum(i) + sum(w)
+        for f, i, w in zip(profile.forward, profile.input, profile.weight, strict=True)
+    ]
+    bounds = partition(layer_seconds, schedule.num_stages)
+    timeline = simulate(schedule, profile.stage_costs(bounds))
+    if max(timeline.peak_bytes) > memory_limit:
+        bounds, timeline = _under(profile, schedule, layer_seconds, memory_limit, bounds)
+    fits = max(timeline.peak_bytes) <= memory_limit
+    return Candidate(schedule, tuple(bounds), timeline, fits)
+
+
+def _order(candidate: Candidate) -> tuple[bool, float]:
+    timeline = candidate.timeline
+    return not candidate.fits, timeline.makespan if candidate.fits else max(timeline.peak_bytes)
 
 
 def _under(
@@ -154,13 +171,16 @@ def _under(
 
 def plan(profile: Profile, ranks: int, *, memory_limit: float = float("inf")) -> Candidate:
     """The fastest candidate under the memory limit. Warns and takes the smallest if none fits."""
-    found = candidates(profile, ranks, memory_limit=memory_limit)
-    if found[0].fits:
-        return found[0]
-    smallest = min(found, key=lambda c: max(c.timeline.peak_bytes))
-    warnings.warn(
-        f"pipeline: no schedule fits {memory_limit / 2**20:,.0f} MiB of activations a rank; taking "
-        f"{smallest.name}, which needs {max(smallest.timeline.peak_bytes) / 2**20:,.0f}",
-        stacklevel=2,
-    )
-    return smallest
+    best = candidates(profile, ranks, memory_limit=memory_limit)[0]
+    warn_if_too_large(best, memory_limit)
+    return best
+
+
+def warn_if_too_large(best: Candidate, memory_limit: float) -> None:
+    """Where not even the best candidate fits."""
+    if not best.fits:
+        warnings.warn(
+            f"pipeline: no schedule fits {memory_limit / 2**20:,.4g} MiB of activations a rank; "
+            f"taking {best.name}, which needs {best.peak_mib:,.4g}",
+            stacklevel=3,
+        )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gnn_dist.batch import BatchIndex
 from gnn_dist.cluster import World
-from gnn_dist.config import Config
+from gnn_dist.config import Config, Pipeline
 from gnn_dist.errors import InputError
 from gnn_dist.features import FeatureStore
 from gnn_dist.nn import Task, build_model
@@ -31,12 +31,12 @@ from gnn_dist.strategies.pipeline.balance import partition, worth_replanning
 from gnn_dist.strategies.pipeline.batches import SubgraphBatches, SubgraphSettings
 from gnn_dist.strategies.pipeline.bubbles import Ahead, Bubbles
 from gnn_dist.strategies.pipeline.executor import PipelineExecutor, Step
+from gnn_dist.strategies.pipeline.forecast import PipelinePlan, foresee, memory_limit
 from gnn_dist.strategies.pipeline.generators import generate
 from gnn_dist.strategies.pipeline.link import GroupLink, Link, NoLink
-from gnn_dist.strategies.pipeline.plan import Candidate, candidates
+from gnn_dist.strategies.pipeline.plan import Candidate, Profile, candidates, warn_if_too_large
 from gnn_dist.strategies.pipeline.profile import measure
 from gnn_dist.strategies.pipeline.schedule import Schedule
-from gnn_dist.strategies.pipeline.settings import PipelineSettings
 from gnn_dist.strategies.pipeline.simulate import Span, Timeline
 from gnn_dist.strategies.pipeline.stages import DeepMicro, DeepPipelineStage
 
@@ -69,7 +69,7 @@ class PipelineStrategy:
         batches: SubgraphBatches,
         features: FeatureStore,
         world: World,
-        settings: PipelineSettings,
+        settings: Pipeline,
         schedule: Schedule | None = None,
     ) -> None:
         self.model = model
@@ -88,7 +88,7 @@ class PipelineStrategy:
     def check(cls, job: Config, graph: PartitionedGraph) -> None:
         """Raise ``InputError`` for whatever of a job cannot be built over this graph."""
         model, _ = _model_and_task(job, graph)
-        settings = _settings(job)
+        settings = job.pipeline
         _table(settings)
         ranks = max(1, job.cluster.workers)
         if settings.schedule == "chimera" and ranks % 2:
@@ -111,7 +111,7 @@ class PipelineStrategy:
                 f"{world.device.type}; set cluster.device: cpu"
             )
         model, task = _model_and_task(job, graph)
-        settings = _settings(job)
+        settings = job.pipeline
         placement = world.placement(graph.num_parts, job.cluster.placement)
         features = FeatureStore(graph, placement, world.features)
         topology = PartitionedTopology(graph, placement, world.sampling)
@@ -125,7 +125,18 @@ class PipelineStrategy:
             job.task.target,
             INPUTS,
         )
-        return cls(model, task, batches, features, world, settings, _table(settings))
+        table = _table(settings)
+        if table is not None:
+            _check_table(table, batches, max(1, job.cluster.workers))
+        return cls(model, task, batches, features, world, settings, table)
+
+    @classmethod
+    def plan(cls, job: Config, graph: PartitionedGraph) -> PipelinePlan:
+        """Measure the first global batch in this process and simulate every schedule."""
+        strategy = cls.build(job, World.local(), graph)
+        _, share = next(iter(strategy.shares(0, 0, 1)))
+        ranks = max(1, job.cluster.workers)
+        return foresee(strategy._measure(share), ranks, job.pipeline, strategy._table)
 
     def num_batches(self) -> int:
         return self._batches.num_batches
@@ -205,12 +216,6 @@ class PipelineStrategy:
     def _schedule(self, share: PipelineBatch) -> Schedule:
         micro = len(share.micros)
         if self._table is not None:
-            if self._table.num_micro != micro or self._table.num_ranks != self._world.size:
-                raise InputError(
-                    f"config pipeline.table: is made for {self._table.num_ranks} ranks and "
-                    f"{self._table.num_micro} micro-batches; this batch has {micro} on "
-                    f"{self._world.size} ranks"
-                )
             schedule = self._table
         else:
             if self._chosen is None:
@@ -231,15 +236,18 @@ class PipelineStrategy:
             return
         choice: tuple[str, int, list[int]] | None = None
         if self._world.rank == 0:
-            profile = measure(self.model, share.micros, self._task.loss_sum)
-            limit = float("inf") if settings.memory_mib is None else settings.memory_mib * 2**20
-            self.candidates = candidates(profile, size, memory_limit=limit)
+            limit = memory_limit(settings)
+            self.candidates = candidates(self._measure(share), size, memory_limit=limit)
             best = self.candidates[0]
+            warn_if_too_large(best, limit)
             choice = (best.name, (len(best.bounds) - 1) // size, list(best.bounds))
         choice = self._world.control.all_gather_object(choice)[0]
         assert choice is not None
         self._chosen = (choice[0].split("-")[0] if choice[1] > 1 else choice[0], choice[1])
         self.bounds = choice[2]
+
+    def _measure(self, share: PipelineBatch) -> Profile:
+        return measure(self.model, share.micros, self._task.loss_sum)
 
     def _watch(self, step: Step) -> None:
         """Cut the layers anew where the measured times of the ranks differ. Collective."""
@@ -382,7 +390,7 @@ def _model_and_task(job: Config, graph: PartitionedGraph) -> tuple[DeepGNN, Task
     return model.to(dtype), task
 
 
-def _table(settings: PipelineSettings) -> Schedule | None:
+def _table(settings: Pipeline) -> Schedule | None:
     if settings.table is None:
         return None
     try:
@@ -393,5 +401,13 @@ def _table(settings: PipelineSettings) -> Schedule | None:
         ) from error
 
 
-def _settings(job: Config) -> PipelineSettings:
-    return getattr(job, "pipeline", None) or PipelineSettings()
+def _check_table(table: Schedule, batches: SubgraphBatches, ranks: int) -> None:
+    """A table is for one number of ranks, and for one number of micro-batches."""
+    sizes = sorted({len(plans) for plans in batches.epoch(0)})
+    if table.num_ranks != ranks or sizes != [table.num_micro]:
+        raise InputError(
+            f"config pipeline.table: is made for {table.num_ranks} ranks and {table.num_micro} "
+            f"micro-batches; this job has {ranks} ranks (cluster.workers) and global batches of "
+            f"{' and '.join(map(str, sizes))} micro-batches; make a table for these, or leave "
+            "pipeline.table out"
+        )

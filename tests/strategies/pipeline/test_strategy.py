@@ -8,9 +8,9 @@ from support.deep_jobs import small_graph as _graph
 from support.ranks import run_ranks
 
 from gnn_dist.cluster import World
-from gnn_dist.config import Config
+from gnn_dist.config import Config, Pipeline
 from gnn_dist.errors import InputError
-from gnn_dist.strategies.pipeline import PipelineSettings, PipelineStrategy
+from gnn_dist.strategies.pipeline import PipelineStrategy
 from gnn_dist.strategies.pipeline import strategy as module
 from gnn_dist.strategies.pipeline.strategy import rebalance
 
@@ -20,7 +20,7 @@ def _one_batch(world: World, job: Config, schedules: list[str], parts: int = 1):
     found = {}
     for name in schedules:
         strategy = PipelineStrategy.build(job, world, _graph(parts))
-        strategy._settings = PipelineSettings(schedule=name)
+        strategy._settings = Pipeline(schedule=name)
         _, share = next(iter(strategy.shares(0, 0, 1)))
         report = strategy.backward(share)
         grads = [p.grad.clone() for p in strategy.model.parameters()]
@@ -136,7 +136,7 @@ def test_layers_move_to_the_faster_rank():
 
 def _uneven(world: World, job: Config, watched: int):
     strategy = PipelineStrategy.build(job, world, _graph())
-    strategy._settings = PipelineSettings(schedule="1f1b")
+    strategy._settings = Pipeline(schedule="1f1b")
     strategy._chosen, strategy.bounds = ("1f1b", 1), [0, 1, 8]
     before = [p.detach().clone() for p in strategy.model.parameters()]
     grads = []
@@ -184,14 +184,3 @@ def test_settings_that_cannot_be_are_refused(change, says):
     if "max_nodes" not in says:  # which takes the sub-graphs to know
         with pytest.raises(InputError, match=says):
             PipelineStrategy.check(job, graph)
-
-
-def test_a_table_for_other_ranks_is_refused(tmp_path):
-    from gnn_dist.strategies.pipeline import generate
-
-    strategy = PipelineStrategy.build(_job(), World.local(), _graph())
-    assert isinstance(strategy, PipelineStrategy)
-    strategy._table = generate("1f1b", 2, 3)
-    _, share = next(iter(strategy.shares(0, 0, 1)))
-    with pytest.raises(InputError, match=r"made for 2 ranks and 3 micro-batches"):
-        strategy.backward(share)

@@ -1,0 +1,101 @@
+"""``gnn-dist plan``: the ways to pipeline a job, before it runs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gnn_dist.config import Pipeline
+from gnn_dist.strategies.pipeline.plan import Candidate, Profile, candidate, candidates
+from gnn_dist.strategies.pipeline.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePlan:
+    """Candidates, the best first.
+
+    Attributes:
+        chosen: what the job will run: the configured one, else the best.
+        fixed: whether the configuration names it.
+    """
+
+    candidates: tuple[Candidate, ...]
+    chosen: Candidate
+    fixed: bool
+    ranks: int
+    micro_batches: int
+    memory_mib: float | None = None
+
+    @property
+    def best(self) -> Candidate:
+        return self.candidates[0]
+
+    def text(self) -> str:
+        """A table for people."""
+        rows = [c.row() for c in self.candidates]
+        columns = list(rows[0])
+        cells = [[_cell(row[c]) for c in columns] for row in rows]
+        width = [max(len(c), *(len(r[k]) for r in cells)) for k, c in enumerate(columns)]
+
+        def line(values: list[str]) -> str:
+            return "  ".join(v.ljust(w) for v, w in zip(values, width, strict=True)).rstrip()
+
+        return "\n".join([line(columns), *map(line, cells), "", f"chosen: {self._verdict()}"])
+
+    def _verdict(self) -> str:
+        chosen, best = self.chosen, self.best
+        text = f"{chosen.name} on {self.ranks} ranks, {self.micro_batches} micro-batches"
+        if self.fixed:
+            text += ", as configured"
+            if best is not chosen and best.fits:
+                slower = 100 * (chosen.timeline.makespan / best.timeline.makespan - 1)
+                text += f" ({slower:.1f}% slower than {best.name})"
+        if not best.fits:
+            text += (
+                f"; nothing fits the memory limit of {self.memory_mib:g} MiB, {best.name} needs "
+                f"the least, {best.peak_mib:.3g} MiB"
+            )
+        elif not chosen.fits:
+            text += (
+                f"; it needs {chosen.peak_mib:.3g} MiB, above the memory limit of "
+                f"{self.memory_mib:g} MiB"
+            )
+        return text
+
+    def write(self, folder: Path) -> list[Path]:
+        """``gantt.svg``, ``trace.json`` (chrome://tracing, Perfetto) and ``schedule.json`` (a table
+        that can be edited and given back as ``pipeline.table``) of the chosen one."""
+        folder.mkdir(parents=True, exist_ok=True)
+        timeline = self.chosen.timeline
+        texts = {
+            "gantt.svg": timeline.gantt_svg(),
+            "trace.json": timeline.chrome_trace(),
+            "schedule.json": self.chosen.schedule.to_json() + "\n",
+        }
+        for name, text in texts.items():
+            (folder / name).write_text(text)
+        return [folder / name for name in texts]
+
+
+def foresee(
+    profile: Profile, ranks: int, settings: Pipeline, table: Schedule | None = None
+) -> PipelinePlan:
+    """Simulate every schedule on ``ranks``, and the configured ``table`` where there is one."""
+    limit = memory_limit(settings)
+    found = candidates(profile, ranks, memory_limit=limit, chunks=sorted({2, 4, settings.chunks}))
+    chosen, fixed = found[0], table is not None or (settings.schedule != "auto" and ranks > 1)
+    if table is not None:
+        chosen = candidate(profile, table, memory_limit=limit)
+        found.append(chosen)
+    elif fixed:
+        name = settings.schedule
+        name = f"{name}-{settings.chunks}" if name == "interleaved" else name
+        chosen = next(c for c in found if c.name == name)
+    return PipelinePlan(tuple(found), chosen, fixed, ranks, profile.num_micro, settings.memory_mib)
+
+
+def memory_limit(settings: Pipeline) -> float:
+    """Bytes of activations that a rank may hold."""
+    return float("inf") if settings.memory_mib is None else settings.memory_mib * 2**20
+
+
+def _cell(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
