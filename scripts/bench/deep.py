@@ -230,32 +230,46 @@ def worker(name: str, layers: int, gates: int) -> dict[str, Any]:
     }
 
 
-def memory(names: list[str], depths: list[int], gates: int, repeats: int) -> list[dict[str, Any]]:
-    rows = []
+def memory(
+    names: list[str], depths: list[int], gates: int, state: Path | None, minutes: float
+) -> list[dict[str, Any]] | None:
+    """A row for each name and depth; None where the time is over, and ``state`` holds the rest."""
+    known: dict[tuple[str, int], dict[str, Any]] = {}
+    if state is not None and state.exists():
+        lines = [json.loads(line) for line in state.read_text().splitlines()]
+        known = {(r["name"], r["layers"]): r for r in lines if r["gates"] == gates}
+    start = time.monotonic()
     slopes: dict[str, float] = {}
     for layers in depths:
         for name in names:
-            free = _available()
-            expected = slopes.get(name, 0.0) * layers
-            if expected > 0.7 * free:
-                reason = f"needs {expected:,.0f} MiB, {free:,.0f} are free"
-                rows.append({"name": name, "layers": layers, "peak_mib": reason})
-                print(rows[-1], flush=True)
-                continue
-            runs = []
-            for _ in range(repeats):
-                command = [sys.executable, __file__, "--worker", name, str(layers), str(gates)]
-                done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
-                if done.returncode:
-                    reason = done.stderr.strip().splitlines()[-1][:120]
-                    runs = [{"name": name, "layers": layers, "peak_mib": reason}]
-                    break
-                runs.append(json.loads(done.stdout.splitlines()[-1]))
-            rows.append(max(runs, key=lambda r: r["peak_mib"]))
-            if isinstance(rows[-1]["peak_mib"], float) and name in KEEPS_ALL:
-                slopes[name] = rows[-1]["peak_mib"] / layers
-            print(rows[-1], flush=True)
-    return rows
+            row = known.get((name, layers))
+            if row is None:
+                if time.monotonic() - start > 60 * minutes:
+                    return None
+                row = {**_measured(name, layers, gates, slopes.get(name, 0.0)), "gates": gates}
+                known[name, layers] = row
+                if state is not None:
+                    with state.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
+                print(row, flush=True)
+            if isinstance(row["peak_mib"], float) and name in KEEPS_ALL:
+                slopes[name] = row["peak_mib"] / layers
+    return [known[name, layers] for layers in depths for name in names]
+
+
+def _measured(name: str, layers: int, gates: int, slope: float) -> dict[str, Any]:
+    """What a fresh process measures, or why it did not."""
+    free, expected = _available(), slope * layers
+    if expected > 0.7 * free:
+        reason = f"needs {expected:,.0f} MiB, {free:,.0f} are free"
+        return {"name": name, "layers": layers, "peak_mib": reason}
+    command = [sys.executable, __file__, "--worker", name, str(layers), str(gates)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
+    if done.returncode:
+        reason = done.stderr.strip().splitlines()[-1][:120]
+        return {"name": name, "layers": layers, "peak_mib": reason}
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def _available() -> float:
@@ -340,12 +354,18 @@ def main() -> None:
         name, layers, gates = sys.argv[at + 1 : at + 4]
         print(json.dumps(worker(name, int(layers), int(gates))))
         return
-    options = parser(__doc__ or "").parse_args()
+    arguments = parser(__doc__ or "")
+    arguments.add_argument("--state", type=Path, help="keep finished rows here and go on from them")
+    arguments.add_argument("--minutes", type=float, default=1e9, help="of the memory table a call")
+    options = arguments.parse_args()
     gates = 5_000 if options.quick else 50_000
     depths = [4, 8, 16] if options.quick else list(DEPTHS)
     names = [*OURS, *PEERS]
     print(f"circuit of about {gates:,} gates, width {WIDTH}, {GROUPS} groups, one thread\n")
-    by_depth = memory(names, depths, gates, 1)
+    by_depth = memory(names, depths, gates, options.state, options.minutes)
+    if by_depth is None:
+        print(f"time is over; the same command goes on from {options.state}")
+        return
     timed_layers = 8 if options.quick else 28
     seconds = times(names, timed_layers, gates, options.repeats)
     torch.set_num_threads(1)
