@@ -70,6 +70,10 @@ class Sampler(Section):
     """draw with replacement"""
     weights: str | None = None
     """the edge tensor that holds sampling weights"""
+    bulk: int = Field(1, ge=1)
+    """global batches sampled in one call, with one round of requests a hop for all of them"""
+    engine: Literal["fused", "matrix"] = "fused"
+    """`matrix` samples by products of sparse matrices: slow, for study, the same batches"""
     args: dict[str, Any] = {}
     """further keyword arguments of the sampler"""
 
@@ -139,8 +143,17 @@ class Loader(Section):
 class Cache(Section):
     name: str = "none"
     """a cache policy's name or dotted path"""
-    fraction: float = Field(0.0, ge=0, le=1)
+    fraction: float | None = Field(None, ge=0, le=1)
     """rows kept of other hosts, as a fraction of the halo"""
+    max_bytes: int | None = Field(None, ge=0)
+    """bytes of rows kept; with `fraction`, the smaller of the two holds"""
+    window: int = Field(1, ge=1)
+    """batches whose missing rows are fetched together, once"""
+    ahead: int = Field(0, ge=0)
+    """batches beyond the window that are sampled before it is fetched; rows that they need are
+    held, and `lookahead` sees them"""
+    window_bytes: int | None = Field(None, ge=0)
+    """bytes of rows held beyond the cache for those batches (default: as many as they need)"""
     args: dict[str, Any] = {}
     """keyword arguments of the policy"""
 
@@ -165,6 +178,9 @@ class Cluster(Section):
     """a Ray cluster's address, or `auto`; none starts a local Ray"""
     placement: Literal["auto", "per-rank"] = "auto"
     """`auto`: ranks of a host share its partitions; `per-rank`: each rank is a host of its own"""
+    replication: int = Field(1, ge=1)
+    """copies of the graph and its features among the hosts; must divide their number, which of
+    themselves hold each partition once"""
     threads: int = Field(1, ge=1)
     """compute threads a rank"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -229,6 +245,9 @@ class Config(Section):
             "keep_checkpoints", "baselines", "strategy",
         }  # fmt: skip
         values = self.model_dump(mode="json", exclude=free)
+        values["sampler"] = {
+            k: v for k, v in values["sampler"].items() if k not in ("bulk", "engine")
+        }
         values["drop_last"] = self.loader.drop_last
         values["train"] = {k: v for k, v in values["train"].items() if k not in free_train}
         values["partition"] = None  # a batch does not depend on the partition
@@ -332,6 +351,18 @@ def _check_together(config: Config) -> None:
         raise InputError(
             f"config sampler.fanouts: {fanouts} has {len(fanouts)} hops for a model of {layers} "
             f"layers (model.layers); give {layers} fan-outs or leave model.layers out"
+        )
+    cache = config.cache
+    if cache.name != "none" and cache.fraction is None and cache.max_bytes is None:
+        raise InputError(
+            f"config cache.fraction: the cache {cache.name!r} may keep nothing; give cache.fraction "
+            "(of the halo) or cache.max_bytes"
+        )
+    if config.cluster.replication > 1 and config.cluster.stage_dir is not None:
+        raise InputError(
+            "config cluster.stage_dir: a host copies the partitions that are its own alone, and "
+            f"cluster.replication: {config.cluster.replication} lets it read others; give one of "
+            "the two"
         )
     if config.dataset is None and config.partition.path is None:
         raise InputError(

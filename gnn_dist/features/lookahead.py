@@ -40,7 +40,7 @@ class Lookahead:
         self._rank = NO_IDS  # by place in ids: 0 for the highest score
 
     def start(self, context: CacheContext) -> np.ndarray:
-        ids, scores = self.base.scores(context)
+        ids, scores = self.base.scored(context)
         order = np.lexsort((ids, -scores))
         self._rank = np.empty(ids.size, np.int64)
         self._rank[order] = np.arange(ids.size)

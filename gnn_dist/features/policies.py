@@ -105,13 +105,20 @@ class Ranked(ABC):
     """The base of policies that keep the rows with the highest scores from start to end."""
 
     moves = False
+    _scored: tuple[np.ndarray, np.ndarray] | None = None
 
     @abstractmethod
     def scores(self, context: CacheContext) -> tuple[np.ndarray, np.ndarray]:
         """(ids int64[n] of other hosts' nodes, distinct; float64[n], higher is worth more)."""
 
+    def scored(self, context: CacheContext) -> tuple[np.ndarray, np.ndarray]:
+        """``scores``, found out once: they depend on the store that a policy serves alone."""
+        if self._scored is None:
+            self._scored = self.scores(context)
+        return self._scored
+
     def start(self, context: CacheContext) -> np.ndarray:
-        return top(*self.scores(context), context.capacity)
+        return top(*self.scored(context), context.capacity)
 
     def keep(self, round: Round) -> np.ndarray:
         return round.kept

@@ -7,9 +7,9 @@ import numpy as np
 
 from gnn_dist.cluster import Placement
 from gnn_dist.errors import InputError
-from gnn_dist.features.halo import halo_of_host
+from gnn_dist.features.halo import cache_rows, halo_of_host
 from gnn_dist.features.lookahead import Lookahead
-from gnn_dist.features.owners import AllParts
+from gnn_dist.features.owners import AllParts, Directory
 from gnn_dist.features.policies import CacheContext, CachePolicy, Ranked
 from gnn_dist.features.vip import inclusion, trials
 from gnn_dist.features.workload import Workload
@@ -50,26 +50,31 @@ def predict(
     workload: Workload,
     policy: CachePolicy,
     *,
-    fraction: float,
+    fraction: float | None = None,
+    max_bytes: int | None = None,
     batches: int,
     epochs: int,
     window: int = 1,
     ahead: int = 0,
+    across_epochs: bool = True,
     cached: str = "x",
+    directory: Directory | None = None,
 ) -> Prediction:
     """Predict what ``FeatureStore`` will count on the rank of ``placement``.
 
-    One process reads every part; nothing is collective. The bytes of the window are taken to be
-    enough.
+    Without a ``directory``, one process reads every part and nothing is collective. The bytes of
+    the window are taken to be enough.
 
     Args:
         policy: one with scores (none, degree, presample, vip), or ``lookahead`` over one.
-        fraction: rows that the cache may keep, as a fraction of the halo.
+        fraction, max_bytes: rows that the cache may keep, as for ``FeatureStore``.
         batches: batches of an epoch.
         epochs: epochs of the run.
         window: batches fetched together.
         ahead: batches known beyond those.
+        across_epochs: windows go on from one epoch into the next; a loader ends them with it.
         cached: the tensor that is cached.
+        directory: answers for nodes of other hosts.
 
     Raises ``InputError`` for a policy whose choices depend on what has been drawn.
     """
@@ -79,9 +84,13 @@ def predict(
             f"cache.name: what {type(policy).__name__} keeps depends on the batches drawn; "
             "predict none, degree, presample, vip or lookahead"
         )
-    directory = AllParts(graph)
+    directory = directory or AllParts(graph)
     halo = halo_of_host(graph, placement)
-    capacity = int(fraction * halo.size)
+    spec = graph.schema.node.get(cached)
+    row_bytes = 0
+    if spec is not None:
+        row_bytes = np.dtype(spec.stored).itemsize * int(np.prod(spec.shape, dtype=np.int64))
+    capacity = cache_rows(halo.size, row_bytes, fraction, max_bytes)
     context = CacheContext(graph, placement, directory, halo, capacity, workload)
     span = min(batches, window + max(ahead, 0))
     in_batch, in_span = inclusion(graph, directory, workload, span)
@@ -89,7 +98,7 @@ def predict(
     ids = ids[context.elsewhere(ids)]
     misses = _Misses(in_batch[ids], in_span[ids], span, batches)
     needed = float(misses.reached.sum())
-    ranked, scores = base.scores(context)
+    ranked, scores = base.scored(context)
     order = ranked[np.lexsort((ranked, -scores))]
     start = order[:capacity]
     kept = start
@@ -102,14 +111,11 @@ def predict(
     in_cache = np.isin(ids, kept)
     later = in_cache & ~np.isin(ids, start)  # sent when first needed, then kept
     sent = float((1.0 - misses.none_in(total))[later].sum()) if later.any() else 0.0
-    for before, rounds in enumerate(_round_sizes(total, window, ahead)):
+    joined, apart = (total, 1) if across_epochs else (batches, epochs)
+    for before, rounds in enumerate(_round_sizes(joined, window, ahead)):
         expected = _sent(misses, rounds, window, ahead, before)
-        sent += rounds.times * float(expected[~in_cache].sum())
+        sent += apart * rounds.times * float(expected[~in_cache].sum())
     remote = sent / total
-    spec = graph.schema.node.get(cached)
-    row_bytes = 0
-    if spec is not None:
-        row_bytes = np.dtype(spec.stored).itemsize * int(np.prod(spec.shape, dtype=np.int64))
     return Prediction(
         halo=halo.size,
         kept=start.size,
@@ -130,7 +136,7 @@ class _Rounds:
 
 
 def _round_sizes(total: int, window: int, ahead: int) -> list[_Rounds]:
-    """The rounds of a run of ``total`` batches: the first ones alone, which remember less."""
+    """The rounds of ``total`` batches in a row: the first ones alone, which remember less."""
     full, rest = divmod(total, window)
     alone = min(full, _rounds_known(1, window, ahead))
     return [

@@ -10,9 +10,9 @@ from torch import Tensor
 from gnn_dist.cluster import Exchange, LocalExchange, Placement
 from gnn_dist.errors import InputError
 from gnn_dist.features.counts import Counts
-from gnn_dist.features.halo import halo_of_host
+from gnn_dist.features.halo import cache_rows, halo_of_host
 from gnn_dist.features.holder import Holder
-from gnn_dist.features.owners import Owners, Traffic, Want
+from gnn_dist.features.owners import Directory, Owners, Traffic, Want
 from gnn_dist.features.policies import CacheContext, CachePolicy, NoCache
 from gnn_dist.features.pool import find, union
 from gnn_dist.features.rows import FeatureRows
@@ -93,6 +93,11 @@ class FeatureStore:
                 self._start(cached, cache or NoCache(), fraction, max_bytes, window_bytes, workload)
 
     @property
+    def directory(self) -> Directory | None:
+        """Answers for nodes of other hosts (collective); None where there are none."""
+        return None if self._placement.all_local else self._owners
+
+    @property
     def peak_rows(self) -> int:
         return max((h.peak_rows for h in self._holders.values()), default=0)
 
@@ -160,10 +165,7 @@ class FeatureStore:
     ) -> None:
         kind = self._tables.type(name)
         halo = halo_of_host(self._graph, self._placement)
-        limits = [] if fraction is None else [int(fraction * halo.size)]
-        if max_bytes is not None:
-            limits.append(max_bytes // max(kind.row_bytes, 1))
-        capacity = min(limits, default=0)
+        capacity = cache_rows(halo.size, kind.row_bytes, fraction, max_bytes)
         context = CacheContext(self._graph, self._placement, self._owners, halo, capacity, workload)
         window = None if window_bytes is None else window_bytes // max(kind.row_bytes, 1)
         holder = Holder(policy, kind, capacity, window)

@@ -1,18 +1,20 @@
 """``Loader``: the mini-batches of one rank, in order, prepared ahead."""
 
+import functools
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor
 
 from gnn_dist.batch import BatchIndex, MiniBatch
-from gnn_dist.features import FeatureStore
+from gnn_dist.features import Counts, FeatureStore
+from gnn_dist.features.store import Rows
 from gnn_dist.loading.plan import EpochPlan
 from gnn_dist.loading.prefetch import Prefetcher
-from gnn_dist.sampling import Topology
+from gnn_dist.loading.windows import LoadTimes, Horizon, Sampled, Windows
+from gnn_dist.sampling import Share, Topology
 
 
 class Sampler(Protocol):
@@ -38,13 +40,15 @@ class Sampler(Protocol):
     ) -> MiniBatch: ...
 
 
-@dataclass(slots=True)
-class LoadTimes:
-    """Seconds that preparing one batch took, and that the model waited for it."""
+@runtime_checkable
+class BulkSampler(Protocol):
+    """A sampler that can also draw several batches in one call."""
 
-    sample: float = 0.0
-    fetch: float = 0.0
-    wait: float = 0.0
+    def sample_bulk(
+        self, topology: Topology, shares: Sequence[Share], *, seed: int
+    ) -> list[MiniBatch]:
+        """The mini-batches that ``sample`` gives one by one, for fewer rounds."""
+        ...
 
 
 class Loader:
@@ -62,7 +66,13 @@ class Loader:
         rank: this rank.
         inputs: the node tensor that input nodes need, or None for none.
         targets: node tensors that seeds need.
+        horizon: how many batches are sampled and fetched together, where other hosts are asked
+            for rows or neighbours; alone they gain nothing by it.
         prefetch, max_bytes, threads: see ``Prefetcher``.
+
+    Attributes:
+        counts: rows and messages of all batches delivered so far.
+        batches: how many these are.
     """
 
     def __init__(
@@ -76,11 +86,14 @@ class Loader:
         rank: int = 0,
         inputs: str | None = "x",
         targets: Sequence[str] = ("y",),
+        horizon: Horizon | None = None,
         prefetch: int = 4,
         max_bytes: int = 1 << 30,
         threads: int = 1,
     ) -> None:
         self.plan = plan
+        self.counts = Counts()
+        self.batches = 0
         self._sampler = sampler
         self._topology = topology
         self._features = features
@@ -88,56 +101,105 @@ class Loader:
         self._rank = rank
         self._inputs = inputs
         self._targets = tuple(targets)
-        self._prefetcher = Prefetcher(
-            self._sample,
-            self._fetch,
-            depth=prefetch,
-            threads=threads,
-            max_bytes=max_bytes,
-            size=lambda loaded: batch_bytes(loaded[0]),
-        )
+        self._horizon = horizon if topology.collective else None
+        self._prefetch = prefetch
+        self._max_bytes = max_bytes
+        self._threads = threads
+        self._rows: Iterator[Mapping[str, Rows]] = iter(())
 
     def epoch(
         self, epoch: int, first: int = 0, stop: int | None = None
     ) -> Iterator[tuple[MiniBatch, LoadTimes]]:
         """Batches ``first`` to ``stop - 1`` of an epoch; ranks must ask for the same range."""
-        order = self.plan.order(epoch)
         stop = self.plan.num_batches if stop is None else min(stop, self.plan.num_batches)
-        items = ((BatchIndex(epoch, b), self.plan.batch(order, b)) for b in range(first, stop))
-        batches = self._prefetcher(items)
+        share = functools.partial(self._share, epoch, self.plan.order(epoch))
+        take: Callable[[int], Sampled] = lambda batch: self._alone(share(batch))  # noqa: E731
+        if self._horizon is not None:
+            take = Windows(first, stop, share, self._sample, self._horizon).take
+        prefetcher: Prefetcher[int, tuple[MiniBatch, LoadTimes]] = Prefetcher(
+            take,
+            self._fetch,
+            depth=self._prefetch,
+            threads=self._threads,
+            max_bytes=self._max_bytes,
+            size=lambda loaded: batch_bytes(loaded[0]),
+        )
+        batches = prefetcher(range(first, stop))
         while True:
             start = time.perf_counter()
             loaded = next(batches, None)
             if loaded is None:
                 return
             batch, times = loaded
-            times.wait = time.perf_counter() - start
+            times.waited(start, time.perf_counter())
             yield batch, times
 
-    def _sample(self, item: tuple[BatchIndex, np.ndarray]) -> tuple[MiniBatch, LoadTimes]:
-        index, positions = item
-        start = time.perf_counter()
-        batch = self._sampler.sample(
-            self._topology,
-            self.plan.share(positions, self._rank),
-            seed=self._seed,
-            index=index,
-            global_seeds=len(positions),
-        )
-        return batch, LoadTimes(sample=time.perf_counter() - start)
+    def rehearse(self, epoch: int) -> Iterator[MiniBatch]:
+        """The batches of an epoch (which may be negative), without rows, sampled here and now."""
+        order = self.plan.order(epoch)
+        for batch in range(self.plan.num_batches):
+            yield from self._sample([self._share(epoch, order, batch)])
 
-    def _fetch(self, loaded: tuple[MiniBatch, LoadTimes]) -> tuple[MiniBatch, LoadTimes]:
-        batch, times = loaded
+    def _share(self, epoch: int, order: np.ndarray, batch: int) -> Share:
+        positions = self.plan.batch(order, batch)
+        seeds = self.plan.share(positions, self._rank)
+        return Share(BatchIndex(epoch, batch), seeds, len(positions))
+
+    def _alone(self, share: Share) -> Sampled:
         start = time.perf_counter()
+        (batch,) = self._sample([share])
+        times = LoadTimes(sample=time.perf_counter() - start)
+        return Sampled(batch, times, [batch], [], True)
+
+    def _sample(self, shares: Sequence[Share]) -> list[MiniBatch]:
+        return sample_shares(self._sampler, self._topology, shares, self._seed)
+
+    def _fetch(self, sampled: Sampled) -> tuple[MiniBatch, LoadTimes]:
+        batch, times = sampled.batch, sampled.times
+        times.fetch_began = time.perf_counter()
+        if sampled.window:
+            self._rows = self._features.fetch_window(
+                [self._wanted(b) for b in sampled.window],
+                [self._wanted(b) for b in sampled.ahead],
+                leave=(self._inputs or "",),
+            )
+        rows = next(self._rows)
+        self.counts += self._features.last
+        self.batches += 1
+        if sampled.last:
+            next(self._rows, None)  # ends the window: rows that nobody needs are let go
+        batch.x = None if self._inputs is None else rows[self._inputs]
+        batch.node = {name: rows[name] for name in self._targets}  # type: ignore[misc]
+        times.fetch = time.perf_counter() - times.fetch_began
+        return batch, times
+
+    def _wanted(self, batch: MiniBatch) -> dict[str, Tensor]:
+        """Node tensor → nodes; asked for in one call, so that all rows travel in one round."""
         wanted = dict.fromkeys(self._targets, batch.seeds)
         if self._inputs is not None:
             wanted[self._inputs] = batch.input_nodes
-        # One call, so that the rows of both travel in one round.
-        (rows,) = self._features.fetch_window([wanted], leave=(self._inputs or "",))
-        batch.x = None if self._inputs is None else rows[self._inputs]
-        batch.node = {name: rows[name] for name in self._targets}  # type: ignore[misc]
-        times.fetch = time.perf_counter() - start
-        return batch, times
+        return wanted
+
+
+def sample_shares(
+    sampler: Sampler, topology: Topology, shares: Sequence[Share], seed: int
+) -> list[MiniBatch]:
+    """In one call where there are several and the sampler can; else one by one."""
+    if len(shares) > 1 and isinstance(sampler, BulkSampler):
+        return sampler.sample_bulk(topology, shares, seed=seed)
+    batches = []
+    for share in shares:
+        total = len(share.seeds) if share.global_seeds is None else share.global_seeds
+        batches.append(
+            sampler.sample(
+                topology,
+                np.asarray(share.seeds),
+                seed=seed,
+                index=share.index,
+                global_seeds=total,
+            )
+        )
+    return batches
 
 
 def batch_bytes(batch: MiniBatch) -> int:
