@@ -1,6 +1,7 @@
 """The command line: ``gnn-dist COMMAND``; a mistake of the user is one sentence and exit code 2."""
 
 import argparse
+import errno
 import os
 import re
 import sys
@@ -15,6 +16,7 @@ from gnn_dist import __version__, config
 from gnn_dist.errors import InputError, WorkerError
 
 JOBS = ("train", "plan", "partition")
+_CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _DOTTED = re.compile(r"--\w+(\.\w+)+")
 
 
@@ -31,13 +33,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     except WorkerError as error:
         print(f"{command}: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("\nstopped; the last checkpoint is kept", file=sys.stderr)
-        return 130
+    except (MemoryError, RuntimeError) as error:
+        lacking = _out_of_memory(error)
+        if lacking is None:
+            raise
+        print(f"{command}: {lacking}", file=sys.stderr)
+        return 1
     except BrokenPipeError:  # the reader of our output went away, as in `gnn-dist ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE:
+            raise
+        print(
+            f"{command}: {error}; free space there and go on with --resume, or "
+            "choose another --output",
+            file=sys.stderr,
+        )
+        return 1
+    except KeyboardInterrupt:
+        print("\nstopped; the last checkpoint is kept", file=sys.stderr)
+        return 130
     return 0
+
+
+def _out_of_memory(error: BaseException) -> Exception | None:
+    from gnn_dist.cluster.memory import out_of_memory  # not before it is needed: it imports torch
+
+    return out_of_memory(error)
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:

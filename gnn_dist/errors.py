@@ -11,3 +11,7 @@ class InputError(ValueError):
 
 class WorkerError(RuntimeError):
     """A rank died, stopped answering or ran out of memory; the message names it."""
+
+
+class OutOfMemory(WorkerError):
+    """A rank asked for memory and got none; it would ask for as much again."""

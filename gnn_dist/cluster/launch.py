@@ -7,6 +7,7 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from gnn_dist.cluster.context import Terminal, WorkerContext
+from gnn_dist.cluster.memory import out_of_memory
 from gnn_dist.cluster.tuning import allocator_environment, tune_allocator
 from gnn_dist.cluster.world import TIMEOUT, World
 from gnn_dist.errors import InputError
@@ -97,13 +98,29 @@ def launch(
     show, keep = show or terminal.show, keep or terminal.keep
     try:
         if workers.count == 0:
-            return worker(WorkerContext(_here(workers), show=show, keep=keep), payload)
+            return _run_here(worker, payload, workers, show, keep)
         from gnn_dist.cluster.ray_run import run
 
         answer: Any = run(worker, payload, workers, show, keep)
         return answer
     finally:
         terminal.clear()
+
+
+def _run_here(
+    worker: Callable[[WorkerContext, P], T],
+    payload: P,
+    workers: Workers,
+    show: Callable[[str], None],
+    keep: Callable[[str], None],
+) -> T:
+    try:
+        return worker(WorkerContext(_here(workers), show=show, keep=keep), payload)
+    except Exception as error:
+        lacking = out_of_memory(error, rank=0)
+        if lacking is None:
+            raise
+        raise lacking from error
 
 
 def prepare_process(threads: int, tune: bool) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 from gnn_dist.cluster.context import WorkerContext
 from gnn_dist.cluster.launch import Workers, prepare_process
-from gnn_dist.cluster.watch import peak_mib
+from gnn_dist.cluster.memory import out_of_memory, peak_mib
 from gnn_dist.cluster.world import World
-from gnn_dist.errors import WorkerError
+from gnn_dist.errors import OutOfMemory, WorkerError
 
 
 @dataclass
@@ -82,9 +82,11 @@ def worker_main(job: dict[str, Any]) -> None:
         if rank == 0:
             post("result", pickle.dumps(answer), wait=True)
     except BaseException as raised:
-        error = raised
+        error = out_of_memory(raised, rank) or raised
+        if error is not raised:
+            error.__cause__ = raised
         peaks.tell()
-        post("failure", _pack(rank, raised), wait=True)
+        post("failure", _pack(rank, error), wait=True)
         # Ray would pickle the exception again; it must only learn that there was one.
         raise RuntimeError(f"rank {rank} of {size}: {type(raised).__name__}") from None
     finally:
@@ -135,5 +137,5 @@ def _pack(rank: int, error: BaseException) -> Failure:
         data,
         f"{type(error).__name__}: {error}",
         "".join(traceback.format_exception(error)),
-        final=not isinstance(error, WorkerError),
+        final=not isinstance(error, WorkerError) or isinstance(error, OutOfMemory),
     )

@@ -8,7 +8,6 @@ nothing is asked of the store: the thread has already what is known.
 
 import json
 import os
-import resource
 import signal
 import threading
 import time
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from gnn_dist.cluster.memory import peak_mib
 from gnn_dist.errors import WorkerError
 
 _STALE_BEATS = 3.0
@@ -304,11 +304,6 @@ class Watch:
         if not record:
             return f"rank {rank}"
         return f"rank {rank} (host {record['host']}, process {record['pid']})"
-
-
-def peak_mib() -> int:
-    """The peak resident memory of this process in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
 def killed_by(exit_code: int | None) -> str:

@@ -19,6 +19,7 @@ from gnn_dist.graph import Graph
 
 if TYPE_CHECKING:
     from gnn_dist.storage.manifest import Manifest
+    from gnn_dist.storage.stamps import Stamps
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,7 @@ class PartitionedGraph:
         info: Mapping[str, Any],
         manifest: "Manifest | None" = None,
         path: Path | None = None,
+        stamps: "Stamps | None" = None,
     ) -> None:
         self.offsets = offsets
         self.num_edges = num_edges
@@ -161,6 +163,7 @@ class PartitionedGraph:
         self.info = dict(info)
         self.manifest = manifest
         self.path = path
+        self._stamps = stamps
         self._original_ids = original_ids
         self._splits = dict(splits)
         self._make_part = parts
@@ -173,6 +176,11 @@ class PartitionedGraph:
         from gnn_dist.storage.assemble import one_part
 
         return one_part(graph)
+
+    def check_files(self) -> None:
+        """Raise ``InputError`` where a file went missing or was changed since it was opened."""
+        if self._stamps is not None:
+            self._stamps.check()
 
     @property
     def num_nodes(self) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 from gnn_dist.errors import InputError
 from gnn_dist.storage.layout import Part, PartitionedGraph, splits_of
 from gnn_dist.storage.manifest import BOOK, Manifest, part_file, read_manifest, split_file
+from gnn_dist.storage.stamps import Stamps
 from gnn_dist.storage.verify import AGAIN, verify_contents, verify_files
 
 
@@ -52,6 +53,7 @@ def open_partition(
         info=manifest.info,
         manifest=manifest,
         path=path,
+        stamps=Stamps.take(path, manifest),
     )
     if verify:
         verify_contents(graph)

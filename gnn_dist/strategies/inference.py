@@ -7,6 +7,7 @@ features. Cost: one pass over all edges a layer, however deep the model. A model
 """
 
 import dataclasses
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -179,11 +180,16 @@ class _Scratch:
     def __init__(self, placement: Placement, exchange: Exchange) -> None:
         self.leader = placement.is_leader
         self._exchange = exchange
+        self._local = frozenset(placement.local_parts)
         mine = tempfile.mkdtemp(prefix="gnn-dist-hidden-") if self.leader else ""
         self.path = Path(exchange.all_gather_object(mine)[placement.local_ranks[0]])
 
     def file(self, layer: int, part: int) -> Path:
         return self.path / f"layer{layer}-part{part}.npy"
+
+    def is_local(self, part: int) -> bool:
+        """Whether this host fills the rows of ``part``."""
+        return part in self._local
 
     def barrier(self) -> None:
         self._exchange.barrier()
@@ -197,6 +203,13 @@ class _Scratch:
     def close(self) -> None:
         if self.leader:
             shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _reserve(file: Path) -> None:
+    """Take a sparse file's space now: a map that finds the disk full ends the process."""
+    if hasattr(os, "posix_fallocate") and file.stat().st_size:
+        with file.open("r+b") as handle:
+            os.posix_fallocate(handle.fileno(), 0, file.stat().st_size)
 
 
 class _HiddenTable:
@@ -214,10 +227,14 @@ class _HiddenTable:
         if scratch.leader:
             for part in range(graph.num_parts):
                 size = int(graph.offsets[part + 1] - graph.offsets[part])
-                # Sparse files: parts of other hosts take no space.
-                open_memmap(
-                    scratch.file(layer, part), "w+", self._dtype, (size, *self._width)
-                ).flush()
+                file = scratch.file(layer, part)
+                try:
+                    # Sparse files: parts of other hosts take no space.
+                    open_memmap(file, "w+", self._dtype, (size, *self._width)).flush()
+                    if scratch.is_local(part):
+                        _reserve(file)
+                except OSError as error:
+                    raise OSError(error.errno, error.strerror, str(file)) from error
         scratch.barrier()
 
     def _part(self, part: int) -> np.ndarray:

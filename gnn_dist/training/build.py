@@ -33,7 +33,7 @@ def build_trainer(
         world.control,
         folder,
         observer,
-        graph.digest,
+        graph,
         job.fingerprint(),
         evaluate=evaluate and has_nodes(graph, "val"),
     )

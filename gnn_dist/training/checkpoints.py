@@ -6,6 +6,7 @@ and a checksum of ``state.pt``.
 """
 
 import hashlib
+import io
 import json
 import logging
 import os
@@ -103,10 +104,12 @@ def save(
     target = folder / (name or f"step-{position.step:08d}")
     aside = folder / f".{target.name}.{os.getpid()}"
     shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir(parents=True)
+    tensors = io.BytesIO()  # torch's own writer does not say why a write fails
+    torch.save(dict(state), tensors)
     try:
+        aside.mkdir(parents=True)
         with (aside / "state.pt").open("wb") as file:
-            torch.save(dict(state), file)
+            file.write(tensors.getbuffer())
             file.flush()
             os.fsync(file.fileno())
         about = {
@@ -126,6 +129,8 @@ def save(
         if target.exists():
             shutil.rmtree(target)
         aside.rename(target)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(error.filename or target)) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return target

@@ -15,7 +15,7 @@ import numpy as np
 from gnn_dist import config, datasets, kernels, partitioners, plugins, storage, strategies
 from gnn_dist.cluster import WorkerContext, Workers, launch
 from gnn_dist.config import Config
-from gnn_dist.errors import InputError
+from gnn_dist.errors import InputError, WorkerError
 from gnn_dist.graph import Graph
 from gnn_dist.nn import TRANSFORMS
 from gnn_dist.storage import PartitionedGraph
@@ -210,7 +210,11 @@ def _launch(
     payload = Payload(job, graph.path.absolute(), job.folder.absolute(), resume)
     if settings.workers:
         _say(f"starting {settings.workers} workers")
-    return launch(work, payload, workers, keep=_say)
+    try:
+        return launch(work, payload, workers, keep=_say)
+    except WorkerError:
+        graph.check_files()  # a worker is killed when a file that it maps is cut short
+        raise
 
 
 def _compile() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gnn_dist import config
 from gnn_dist.cluster import Exchange
+from gnn_dist.storage import PartitionedGraph
 from gnn_dist.strategies.base import StepReport, Strategy
 from gnn_dist.training import checkpoints, metrics
 from gnn_dist.training.checkpoints import Checkpoint, Position
@@ -48,7 +49,7 @@ class Trainer:
         exchange: carries decisions from rank 0; used by this thread alone.
         folder: where checkpoints go, or None for none.
         observer: is told what happens, on rank 0.
-        graph: digest of the graph.
+        graph: what is trained on; its files must stay as they are.
         fingerprint: ``Config.fingerprint()``.
         evaluate: whether there is a validation split.
     """
@@ -63,7 +64,7 @@ class Trainer:
         exchange: Exchange,
         folder: Path | None,
         observer: Observer,
-        graph: str,
+        graph: PartitionedGraph,
         fingerprint: str,
         evaluate: bool,
     ) -> None:
@@ -173,6 +174,7 @@ class Trainer:
 
     def _save(self, position: Position, name: str | None = None) -> None:
         """Rank 0 writes; the others wait, so that no rank is ahead of the newest checkpoint."""
+        self._graph.check_files()
         if self._folder is None:
             return
         if self._exchange.rank == 0:
@@ -183,7 +185,7 @@ class Trainer:
                     "model": self.strategy.model.state_dict(),
                     "optimizer": self.optimizer.state_dict(),
                 },
-                graph=self._graph,
+                graph=self._graph.digest,
                 config=self._fingerprint,
                 model=checkpoints.shapes(self.strategy.model),
                 extra={
@@ -199,7 +201,7 @@ class Trainer:
     def resume(self, checkpoint: Checkpoint) -> Position:
         """Restore weights, optimiser and history; returns where to go on."""
         checkpoint.check(
-            graph=self._graph,
+            graph=self._graph.digest,
             config=self._fingerprint,
             model=checkpoints.shapes(self.strategy.model),
         )

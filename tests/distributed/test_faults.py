@@ -105,6 +105,15 @@ def test_an_error_of_the_model_reaches_the_user_as_itself(whole):
     assert "support/faulty.py" in done.stderr, "a person debugging a model needs the place"
 
 
+def test_a_file_that_is_cut_short_under_a_run_is_named(whole):
+    done = train(whole, "cut", model__args__fault="cut")
+    assert done.returncode == 2, done.stderr
+    assert (whole / "cut-flag").exists()
+    assert "npy" in done.stderr
+    assert "manifest has" in done.stderr or "changed while" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_the_driver_killed_goes_on_with_resume(whole):
     process = start_and_hang(whole, "driver")
     children = psutil.Process(process.pid).children(recursive=True)
