@@ -1,11 +1,15 @@
 """Ways to compute one global batch; all give the same loss and the same gradients."""
 
+from collections.abc import Callable
+from typing import Any
+
 from gnn_dist import plugins
 from gnn_dist.cluster import World
 from gnn_dist.config import Config
 from gnn_dist.errors import InputError
+from gnn_dist.graph import Graph
 from gnn_dist.storage import PartitionedGraph
-from gnn_dist.strategies.base import Plan, StepReport, Strategy
+from gnn_dist.strategies.base import Plan, Sizes, StepReport, Strategy
 
 BUILTIN = {
     "data": "gnn_dist.strategies.data.DataStrategy",
@@ -14,7 +18,7 @@ BUILTIN = {
 }
 """Name → a class of the ``Strategy`` protocol; a dotted path names one of yours."""
 
-__all__ = ["BUILTIN", "Plan", "StepReport", "Strategy", "build", "check", "plan"]
+__all__ = ["BUILTIN", "Plan", "Sizes", "StepReport", "Strategy", "build", "check", "plan", "sizes"]
 
 
 def build(job: Config, world: World, graph: PartitionedGraph) -> Strategy:
@@ -30,13 +34,25 @@ def check(job: Config, graph: PartitionedGraph) -> None:
 
 def plan(job: Config, graph: PartitionedGraph) -> Plan:
     """What a checked job will do, foreseen in this process."""
-    kind = _named(job)
-    if not hasattr(kind, "plan"):
+    found: Plan = _offered(job, "plan")(job, graph)
+    return found
+
+
+def sizes(job: Config, graph: Graph) -> Sizes:
+    """What the global batches of a checked job hold."""
+    found: Sizes = _offered(job, "sizes")(job, graph)
+    return found
+
+
+def _offered(job: Config, name: str) -> Callable[..., Any]:
+    """A class method that a strategy of the user's own may lack."""
+    method = getattr(_named(job), name, None)
+    if method is None:
         raise InputError(
-            f"config train.strategy: {job.train.strategy!r} offers no plan (a class method `plan` "
-            "of the Strategy protocol); use another strategy, or train without one"
+            f"config train.strategy: {job.train.strategy!r} offers no {name} (a class method "
+            f"`{name}` of the Strategy protocol); use another strategy, or train without it"
         )
-    found: Plan = kind.plan(job, graph)
+    found: Callable[..., Any] = method
     return found
 
 

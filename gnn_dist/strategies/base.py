@@ -15,6 +15,7 @@ from torch import Tensor
 from gnn_dist.batch import BatchIndex
 from gnn_dist.cluster import World
 from gnn_dist.config import Config
+from gnn_dist.graph import Graph
 from gnn_dist.storage import PartitionedGraph
 
 
@@ -32,6 +33,32 @@ class StepReport:
     loss: float
     seeds: int
     seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a job's global batches hold, counted before anything runs: for an estimate.
+
+    Attributes:
+        steps_an_epoch: optimiser steps.
+        batch: what a global batch is, for people.
+        edges: of a global batch.
+        rows: feature rows that the workers read for a global batch, all together. Workers that
+            share a global batch may read a row more than once.
+        row_bytes: of one of them.
+        parameters: numbers in the model.
+        batch_bytes: of one worker: a prepared batch.
+        activation_bytes: of one worker: what the forward pass keeps for the backward pass.
+    """
+
+    steps_an_epoch: int
+    batch: str
+    edges: float
+    rows: float
+    row_bytes: int
+    parameters: int
+    batch_bytes: float
+    activation_bytes: float
 
 
 class Plan(Protocol):
@@ -55,6 +82,11 @@ class Strategy(Protocol):
     @classmethod
     def check(cls, job: Config, graph: PartitionedGraph) -> None:
         """Raise ``InputError`` for what cannot be built, without a world (on the driver)."""
+        ...
+
+    @classmethod
+    def sizes(cls, job: Config, graph: Graph) -> Sizes:
+        """Sizes of the job's first global batches, found in this process alone."""
         ...
 
     @classmethod

@@ -3,7 +3,6 @@
 import contextlib
 import math
 import time
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,18 +17,18 @@ from gnn_dist.config import Config
 from gnn_dist.errors import InputError
 from gnn_dist.features import BUILTIN as CACHES
 from gnn_dist.features import CachePolicy, FeatureStore
-from gnn_dist.loading import EpochPlan, Homes, Loader, LoadTimes, Sampler
+from gnn_dist.graph import Graph
+from gnn_dist.loading import LoadTimes, Sampler
 from gnn_dist.nn import build_model
 from gnn_dist.nn.tasks import Task
 from gnn_dist.sampling import BUILTIN as SAMPLERS
 from gnn_dist.sampling import NeighborSampler, PartitionedTopology
 from gnn_dist.storage import PartitionedGraph
-from gnn_dist.strategies.base import StepReport
+from gnn_dist.strategies.access import INPUTS, Access, open_access
+from gnn_dist.strategies.base import Sizes, StepReport
+from gnn_dist.strategies.data_sizes import sampled_sizes
 from gnn_dist.strategies.gradients import GradientBuffer
 from gnn_dist.strategies.inference import Inference, as_input
-
-INPUTS = "x"
-"""The node tensor that models read."""
 
 Share = tuple[MiniBatch, LoadTimes]
 
@@ -44,8 +43,7 @@ class DataStrategy:
         model: takes ``(x, blocks)``.
         task: gives the loss of outputs and targets.
         target: the node tensor to predict.
-        loader: this rank's shares.
-        features: the store that the loader reads, for its counters.
+        access: this rank's shares, and what they cost.
         inference: exact predictions for evaluation.
         world: the ranks; its ``gradients`` and ``control`` are used by the calling thread alone.
         seed: seeds torch's own generator at every step, for models that draw from it.
@@ -60,8 +58,7 @@ class DataStrategy:
         model: nn.Module,
         task: Task,
         target: str,
-        loader: Loader,
-        features: FeatureStore,
+        access: Access,
         inference: Inference,
         world: World,
         seed: int,
@@ -71,8 +68,8 @@ class DataStrategy:
         self.model = model
         self._task = task
         self._target = target
-        self._loader = loader
-        self._features = features
+        self._access = access
+        self._loader = access.loader
         self._inference = inference
         self._world = world
         self._device = world.device
@@ -85,6 +82,13 @@ class DataStrategy:
     def check(cls, job: Config, graph: PartitionedGraph) -> None:
         """Raise ``InputError`` for whatever of a job cannot be built over this graph."""
         build_parts(job, graph)
+
+    @classmethod
+    def sizes(cls, job: Config, graph: Graph) -> Sizes:
+        """Sizes of the job's first global batches, sampled in this process."""
+        whole = PartitionedGraph.from_graph(graph)
+        parts = build_parts(job, whole)
+        return sampled_sizes(job, whole, parts.model, parts.sampler, width_of(whole, INPUTS))
 
     @classmethod
     def build(cls, job: Config, world: World, graph: PartitionedGraph) -> "DataStrategy":
@@ -122,6 +126,7 @@ class DataStrategy:
                 "sample": times.sample,
                 "fetch": times.fetch,
                 "wait": times.wait,
+                "wait_features": times.wait_features,
                 "compute": computed - start,
                 "synchronise": time.perf_counter() - computed,
             },
@@ -153,10 +158,11 @@ class DataStrategy:
 
     def communication(self) -> dict[str, Any]:
         gather = self._world.control.all_gather_object
+        foreseen = [f for f in gather(self._access.foreseen()) if f is not None]
         return {
-            "features": _sum(gather(self._features.counts.as_dict())),
-            "sampling_bytes": sum(gather(self._world.sampling.traffic.bytes_sent)),
+            **_sum(gather(self._access.counts())),
             "gradient_bytes": sum(gather(self._world.gradients.traffic.bytes_sent)),
+            **({"cache": foreseen} if foreseen else {}),
         }
 
 
@@ -211,47 +217,14 @@ def assemble(
     cache: CachePolicy | None = None,
 ) -> DataStrategy:
     """The strategy for a model and samplers at hand."""
+    access = open_access(job, world, graph, sampler, cache)
     placement = world.placement(graph.num_parts, job.cluster.placement)
-    features = FeatureStore(
-        graph, placement, world.features, cache, fraction=job.cache.fraction, cached=INPUTS
-    )
-    topology = PartitionedTopology(graph, placement, world.sampling)
-    train, original = graph.split("train")
-    plan = EpochPlan(
-        train,
-        original,
-        Homes.of(graph.offsets, placement)(train),
-        job.train.batch_size,
-        world.size,
-        job.seed,
-        job.loader.drop_last,
-    )
-    threads = job.loader.sampling_threads
-    if topology.collective and threads > 1:
-        warnings.warn(
-            f"loader.sampling_threads: {threads} threads cannot sample where other hosts are "
-            "asked; using 1",
-            stacklevel=2,
-        )
-        threads = 1
-    loader = Loader(
-        plan,
-        sampler,
-        topology,
-        features,
-        seed=job.seed,
-        rank=world.rank,
-        inputs=INPUTS,
-        targets=(job.task.target,),
-        prefetch=job.loader.prefetch,
-        max_bytes=job.loader.max_bytes,
-        threads=threads,
-    )
+    rows = FeatureStore(graph, placement, world.features)  # evaluation disturbs no cache
     dtype = torch.float64 if job.train.precision == "float64" else torch.float32
     inference = Inference(
         graph,
-        topology,
-        features,
+        PartitionedTopology(graph, placement, world.sampling),
+        rows,
         placement,
         world.control,
         world.features,
@@ -264,8 +237,7 @@ def assemble(
         model.to(world.device, dtype),
         build_task(job, graph),
         job.task.target,
-        loader,
-        features,
+        access,
         inference,
         world,
         job.seed,

@@ -25,11 +25,12 @@ from gnn_dist.dynamic.sequence import SnapshotSequence
 from gnn_dist.dynamic.stored import from_partition
 from gnn_dist.dynamic.windows import WindowBatch, Windows, segments
 from gnn_dist.errors import InputError
+from gnn_dist.graph import Graph
 from gnn_dist.nn.recurrent import functional
 from gnn_dist.nn.recurrent.models import MODELS
 from gnn_dist.nn.recurrent.protocol import State, check_model
 from gnn_dist.storage import PartitionedGraph
-from gnn_dist.strategies.base import StepReport
+from gnn_dist.strategies.base import Sizes, StepReport
 from gnn_dist.strategies.snapshot import Options, SnapshotStrategy
 from gnn_dist.strategies.snapshot_plan import Plan, choose, choose_group, plan, table
 from gnn_dist.strategies.snapshot_tasks import TASKS
@@ -224,6 +225,37 @@ class SnapshotJob:
                 "other than windows; use history: window"
             )
         parts.task.count(steps[0], sequence, _no_draws(job, steps[0]))
+
+    @classmethod
+    def sizes(cls, job: Config, graph: Graph) -> Sizes:
+        """Sizes of the steps of the first epoch, from the plan of the policy that would run."""
+        sequence = from_partition(PartitionedGraph.from_graph(graph))
+        parts = build_parts(job, sequence)
+        ranks = max(job.cluster.workers, 1)
+        owner = np.arange(sequence.num_nodes) * ranks // max(sequence.num_nodes, 1)
+        options, plans = decide(job, sequence, parts, ranks, owner)
+        chosen = next(p for p in plans if p.policy == options.policy)
+        settings = settings_of(job)
+        windows = Windows(sequence.num_snapshots - parts.horizon, settings.window, settings.stride)
+        if settings.history == "truncated":
+            end = max(int(sequence.num_snapshots * settings.train), 1)
+            steps = list(segments(end, settings.window, 0))
+        else:
+            steps = batches_of(job, settings, windows, "train", 0)
+        snapshots = sum(len(step.snapshots) for step in steps) / len(steps)
+        edges = sum(sequence.num_edges(t) for step in steps for t in step.snapshots) / len(steps)
+        return Sizes(
+            steps_an_epoch=len(steps),
+            batch=f"{len(steps[0].starts)} windows of {settings.window} snapshots on {ranks} "
+            f"workers by {options.policy}: {snapshots:,.0f} snapshots of {sequence.num_nodes:,} "
+            f"nodes; {edges:,.0f} edges",
+            edges=edges,
+            rows=snapshots * sequence.num_nodes,
+            row_bytes=sequence.num_features * (8 if job.train.precision == "float64" else 4),
+            parameters=sum(p.numel() for m in (parts.model, parts.task) for p in m.parameters()),
+            batch_bytes=0.0,
+            activation_bytes=float(chosen.memory),
+        )
 
     @classmethod
     def build(cls, job: Config, world: World, graph: PartitionedGraph) -> "SnapshotJob":

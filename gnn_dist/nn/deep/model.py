@@ -41,6 +41,11 @@ class ReversibleStack(nn.Module):
     def tensors(self) -> StackTensors:
         return StackTensors(*(getattr(self, name) for name in StackTensors._fields))
 
+    @property
+    def workspace_bytes(self) -> int:
+        """Of the buffers that all blocks and all batches share, as the largest batch made them."""
+        return self._workspace.bytes()
+
     def topology(self, block: Block) -> DeepTopology:
         """What the blocks read of a square ``Block``; reusable while the block is."""
         dtype = np.dtype(str(self.gain.dtype).removeprefix("torch."))

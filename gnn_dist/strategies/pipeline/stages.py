@@ -123,6 +123,17 @@ class DeepMicro:
     def num_edges(self) -> int:
         return self.batch.blocks[0].num_edges
 
+    @property
+    def num_bytes(self) -> int:
+        """Of topology, features and targets."""
+        arrays = {
+            id(a): a.nbytes
+            for sweep in self.topology.sweeps
+            for a in (getattr(sweep, name) for name in sweep.__slots__)
+        }
+        rows = [t for t in (self.batch.x, self.target) if isinstance(t, Tensor)]
+        return sum(arrays.values()) + sum(t.numel() * t.element_size() for t in rows)
+
 
 class DeepPipelineStage:
     """Blocks ``first`` to ``stop - 1`` of a deep model; encoder and head at the ends.

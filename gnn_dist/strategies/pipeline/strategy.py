@@ -15,17 +15,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gnn_dist import partitioners
 from gnn_dist.batch import BatchIndex
 from gnn_dist.cluster import World
 from gnn_dist.config import Config, Pipeline
 from gnn_dist.errors import InputError
 from gnn_dist.features import FeatureStore
-from gnn_dist.nn import Task, build_model
+from gnn_dist.graph import Graph
+from gnn_dist.nn import Task
 from gnn_dist.nn.deep import DeepGNN
 from gnn_dist.sampling import PartitionedTopology
-from gnn_dist.storage import PartitionedGraph
-from gnn_dist.strategies.base import StepReport
-from gnn_dist.strategies.data import INPUTS, build_task, width_of
+from gnn_dist.storage import PartitionedGraph, assemble
+from gnn_dist.strategies.base import Sizes, StepReport
+from gnn_dist.strategies.data import INPUTS, width_of
 from gnn_dist.strategies.gradients import GradientBuffer
 from gnn_dist.strategies.pipeline.balance import partition, worth_replanning
 from gnn_dist.strategies.pipeline.batches import SubgraphBatches, SubgraphSettings
@@ -33,6 +35,7 @@ from gnn_dist.strategies.pipeline.bubbles import Ahead, Bubbles
 from gnn_dist.strategies.pipeline.executor import PipelineExecutor, Step
 from gnn_dist.strategies.pipeline.forecast import PipelinePlan, foresee, memory_limit
 from gnn_dist.strategies.pipeline.generators import generate
+from gnn_dist.strategies.pipeline.job import check_table, model_and_task, read_table
 from gnn_dist.strategies.pipeline.link import GroupLink, Link, NoLink
 from gnn_dist.strategies.pipeline.plan import Candidate, Profile, candidates, warn_if_too_large
 from gnn_dist.strategies.pipeline.profile import measure
@@ -87,9 +90,9 @@ class PipelineStrategy:
     @classmethod
     def check(cls, job: Config, graph: PartitionedGraph) -> None:
         """Raise ``InputError`` for whatever of a job cannot be built over this graph."""
-        model, _ = _model_and_task(job, graph)
+        model, _ = model_and_task(job, graph)
         settings = job.pipeline
-        _table(settings)
+        read_table(settings)
         ranks = max(1, job.cluster.workers)
         if settings.schedule == "chimera" and ranks % 2:
             raise InputError(
@@ -110,7 +113,7 @@ class PipelineStrategy:
                 "config cluster.device: the strategy pipeline runs on cpu, not on "
                 f"{world.device.type}; set cluster.device: cpu"
             )
-        model, task = _model_and_task(job, graph)
+        model, task = model_and_task(job, graph)
         settings = job.pipeline
         placement = world.placement(graph.num_parts, job.cluster.placement)
         features = FeatureStore(graph, placement, world.features)
@@ -125,18 +128,51 @@ class PipelineStrategy:
             job.task.target,
             INPUTS,
         )
-        table = _table(settings)
+        table = read_table(settings)
         if table is not None:
-            _check_table(table, batches, max(1, job.cluster.workers))
+            check_table(table, batches, max(1, job.cluster.workers))
         return cls(model, task, batches, features, world, settings, table)
 
     @classmethod
     def plan(cls, job: Config, graph: PartitionedGraph) -> PipelinePlan:
         """Measure the first global batch in this process and simulate every schedule."""
+        return cls._foresee(job, graph)[0]
+
+    @classmethod
+    def _foresee(
+        cls, job: Config, graph: PartitionedGraph
+    ) -> tuple[PipelinePlan, "PipelineStrategy", PipelineBatch]:
         strategy = cls.build(job, World.local(), graph)
         _, share = next(iter(strategy.shares(0, 0, 1)))
         ranks = max(1, job.cluster.workers)
-        return foresee(strategy._measure(share), ranks, job.pipeline, strategy._table)
+        plan = foresee(strategy._measure(share), ranks, job.pipeline, strategy._table)
+        return plan, strategy, share
+
+    @classmethod
+    def sizes(cls, job: Config, graph: Graph) -> Sizes:
+        """Sizes of the first global batch, and of what the schedule that would run holds."""
+        if job.sampler.name == "circuits":
+            cut = PartitionedGraph.from_graph(graph)
+        else:  # micro-batches are parts
+            name, args, parts = job.partition.name, job.partition.args, job.num_parts
+            assignment = partitioners.partition(graph, parts, name, args, seed=job.seed)
+            cut = assemble(graph, assignment, parts)
+        plan, strategy, share = cls._foresee(job, cut)
+        nodes = sum(m.num_nodes for m in share.micros)
+        edges = sum(m.num_edges for m in share.micros)
+        model, width = strategy.model, width_of(cut, INPUTS)
+        return Sizes(
+            steps_an_epoch=strategy.num_batches(),
+            batch=f"{len(share.micros)} micro-batches of {job.sampler.name} on {plan.ranks} "
+            f"workers by {plan.chosen.name}: {share.seeds:,} seeds; {nodes:,} nodes; {edges:,} "
+            "edges",
+            edges=edges,
+            rows=nodes,
+            row_bytes=width * model.stack.gain.element_size(),
+            parameters=sum(p.numel() for p in model.parameters()),
+            batch_bytes=sum(m.num_bytes for m in share.micros),
+            activation_bytes=max(plan.chosen.timeline.peak_bytes) + model.stack.workspace_bytes,
+        )
 
     def num_batches(self) -> int:
         return self._batches.num_batches
@@ -358,56 +394,3 @@ def rebalance(bounds: Sequence[int], seconds: Sequence[float]) -> list[int]:
     for (a, b), t in zip(itertools.pairwise(bounds), seconds, strict=True):
         layers += [t / (b - a)] * (b - a)
     return partition(layers, len(bounds) - 1)
-
-
-def _model_and_task(job: Config, graph: PartitionedGraph) -> tuple[DeepGNN, Task]:
-    """What a job names, where the pipeline can run it."""
-    SubgraphSettings.of(job.sampler)
-    task = build_task(job, graph)
-    model = build_model(
-        job.model.name,
-        job.model.args,
-        in_features=width_of(graph, INPUTS),
-        out_features=task.out_features,
-        num_layers=len(job.sampler.fanouts),
-        seed=job.seed,
-    )
-    if not isinstance(model, DeepGNN):
-        raise InputError(
-            f"config model.name: {job.model.name!r} cannot be cut into stages; the strategy "
-            "pipeline runs the model deep"
-        )
-    if job.train.precision == "bfloat16":
-        raise InputError(
-            "config train.precision: bfloat16 cannot hold a residual stream on a grid; use float32"
-        )
-    if job.sampler.name == "circuits" and "circuit" not in graph.schema.node:
-        raise InputError(
-            "config sampler.name: 'circuits' needs a node tensor `circuit`, which this graph "
-            "lacks; use parts or clusters"
-        )
-    dtype = torch.float64 if job.train.precision == "float64" else torch.float32
-    return model.to(dtype), task
-
-
-def _table(settings: Pipeline) -> Schedule | None:
-    if settings.table is None:
-        return None
-    try:
-        return Schedule.from_json(settings.table.read_text())
-    except OSError as error:
-        raise InputError(
-            f"config pipeline.table: cannot read {str(settings.table)!r} ({error.strerror})"
-        ) from error
-
-
-def _check_table(table: Schedule, batches: SubgraphBatches, ranks: int) -> None:
-    """A table is for one number of ranks, and for one number of micro-batches."""
-    sizes = sorted({len(plans) for plans in batches.epoch(0)})
-    if table.num_ranks != ranks or sizes != [table.num_micro]:
-        raise InputError(
-            f"config pipeline.table: is made for {table.num_ranks} ranks and {table.num_micro} "
-            f"micro-batches; this job has {ranks} ranks (cluster.workers) and global batches of "
-            f"{' and '.join(map(str, sizes))} micro-batches; make a table for these, or leave "
-            "pipeline.table out"
-        )
