@@ -355,8 +355,8 @@ def _check_together(config: Config) -> None:
     cache = config.cache
     if cache.name != "none" and cache.fraction is None and cache.max_bytes is None:
         raise InputError(
-            f"config cache.fraction: the cache {cache.name!r} may keep nothing; give cache.fraction "
-            "(of the halo) or cache.max_bytes"
+            f"config cache.fraction: the cache {cache.name!r} may keep nothing; give "
+            "cache.fraction (of the halo) or cache.max_bytes"
         )
     if config.cluster.replication > 1 and config.cluster.stage_dir is not None:
         raise InputError(

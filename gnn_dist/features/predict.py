@@ -96,7 +96,7 @@ def predict(
     in_batch, in_span = inclusion(graph, directory, workload, span)
     ids = np.flatnonzero(in_batch)
     ids = ids[context.elsewhere(ids)]
-    misses = _Misses(in_batch[ids], in_span[ids], span, batches)
+    misses = _Misses(in_batch[ids], in_span[ids], span, batches, _PHASES if across_epochs else 1)
     needed = float(misses.reached.sum())
     ranked, scores = base.scored(context)
     order = ranked[np.lexsort((ranked, -scores))]
@@ -174,11 +174,15 @@ class _Misses:
         batch: float64[n], log of it for one batch.
         span: float64[n], the same for ``size`` batches of one epoch.
         batches: batches of an epoch; epochs are independent.
+        phases: places in an epoch, at which consecutive batches may begin, that are averaged.
     """
 
-    def __init__(self, batch: np.ndarray, span: np.ndarray, size: int, batches: int) -> None:
+    def __init__(
+        self, batch: np.ndarray, span: np.ndarray, size: int, batches: int, phases: int
+    ) -> None:
         self.reached = -np.expm1(batch)
         self._batches = batches
+        self._phases = np.unique(np.linspace(0, batches - 1, phases).round().astype(int))
         self._cache: dict[int, np.ndarray] = {}
         _, many = trials(self.reached, span, size)
         # Between one trial (a seed) and one for each batch, independent of the size of a window.
@@ -187,9 +191,8 @@ class _Misses:
 
     def none_in(self, count: int) -> np.ndarray:
         """For ``count`` batches at any place of the run: float64[n]."""
-        phases = np.unique(np.linspace(0, self._batches - 1, _PHASES).round().astype(int))
         total = np.zeros_like(self.reached)
-        for phase in phases:
+        for phase in self._phases:
             left, log = count, np.zeros_like(self.reached)
             room = self._batches - int(phase)
             while left > 0:
@@ -197,7 +200,7 @@ class _Misses:
                 left -= room
                 room = self._batches
             total += np.exp(log)
-        return total / phases.size
+        return total / self._phases.size
 
     def _log(self, count: int) -> np.ndarray:
         """Log of it within one epoch."""

@@ -275,10 +275,15 @@ class FeatureStore:
         arrivals.used[row[came]] = True
         return new
 
-    def _count_traffic(self) -> None:
+    def count_planning(self) -> None:
+        """Charge what was asked through ``directory`` to the start rather than to a batch."""
+        if not self._placement.all_local:
+            self._count_traffic(to_batch=False)
+
+    def _count_traffic(self, to_batch: bool = True) -> None:
         """Charge what was sent and received since the last time."""
         traffic, self._owners.traffic = self._owners.traffic, Traffic()
-        for counts in (self.counts, self.last):
+        for counts in (self.counts, self.last) if to_batch else (self.counts,):
             counts.rounds += traffic.rounds
             counts.requests += traffic.requests
             counts.sent_bytes += traffic.sent_bytes

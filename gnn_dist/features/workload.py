@@ -1,5 +1,6 @@
 """What a rank is going to ask for, as far as it is known before training."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -35,16 +36,39 @@ def seed_probability(
 
     An epoch cuts the ``n`` nodes into batches of ``batch_size``, of which the last is smaller or,
     with ``drop_last``, left out. A node goes to its home (int[n], a rank) unless that has its even
-    share of the batch already, and the rest fill up the other ranks. Taken at the expected number
-    of nodes of each home in a batch, in the mean over an epoch.
+    share of the batch already, and the rest fill up the other ranks. How many nodes of a home are
+    in a batch is taken as normal, with mean and variance of the hypergeometric distribution; the
+    mean over an epoch.
     """
     n = homes.size
-    size = min(batch_size, n) if drop_last else n / -(-n // batch_size)
-    in_batch = size / n
-    expected = np.bincount(homes, minlength=num_ranks) * in_batch
-    share = size / num_ranks
-    stays = np.minimum(1.0, share / np.maximum(expected, 1e-300))
-    spill = np.maximum(expected - share, 0.0).sum()
-    room = max(share - expected[rank], 0.0)
-    taken = room / spill if spill else 0.0
-    return in_batch * np.where(homes == rank, stays[rank], (1.0 - stays[homes]) * taken)
+    full, rest = divmod(n, batch_size)
+    sizes = [(batch_size, full)] + ([] if drop_last and full else [(rest, 1)])
+    total = np.zeros(n)
+    for size, times in sizes:
+        if size and times:
+            total += times * _in_one_batch(homes, size, num_ranks, rank)
+    return total / sum(times for size, times in sizes if size and times)
+
+
+def _in_one_batch(homes: np.ndarray, size: int, num_ranks: int, rank: int) -> np.ndarray:
+    """The same for a batch of ``size`` nodes, drawn from all."""
+    n = homes.size
+    counts = np.bincount(homes, minlength=num_ranks)
+    share = size // num_ranks + (np.arange(num_ranks) < size % num_ranks)
+    expected = counts * (size / n)
+    spread = np.sqrt(expected * (1 - counts / n) * ((n - size) / max(n - 1, 1)))
+    over = np.array([_excess(*x) for x in zip(expected, spread, share, strict=True)])
+    stays = 1.0 - over / np.maximum(expected, 1e-300)
+    room = share - (expected - over)
+    others = over.sum() - over[rank]  # a home that has seeds to give takes none
+    taken = room[rank] / others if others > 0 else 0.0
+    return size / n * np.where(homes == rank, stays[rank], (1.0 - stays[homes]) * taken)
+
+
+def _excess(mean: float, spread: float, limit: float) -> float:
+    """The mean of ``max(X - limit, 0)`` for a normal X."""
+    if spread <= 1e-12:
+        return max(mean - limit, 0.0)
+    d = (mean - limit) / spread
+    density = math.exp(-d * d / 2) / math.sqrt(2 * math.pi)
+    return spread * (density + d * 0.5 * (1 + math.erf(d / math.sqrt(2))))

@@ -1,7 +1,7 @@
 """From an epoch plan to ordered mini-batches that are ready when the model wants them."""
 
 from gnn_dist.loading.homes import Homes
-from gnn_dist.loading.loader import BulkSampler, Loader, Sampler, batch_bytes
+from gnn_dist.loading.loader import BulkSampler, Loader, Sampler, batch_bytes, rehearse
 from gnn_dist.loading.plan import EpochPlan, deal
 from gnn_dist.loading.prefetch import Prefetcher
 from gnn_dist.loading.windows import Horizon, LoadTimes
@@ -17,4 +17,5 @@ __all__ = [
     "Sampler",
     "batch_bytes",
     "deal",
+    "rehearse",
 ]

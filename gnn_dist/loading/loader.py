@@ -13,7 +13,7 @@ from gnn_dist.features import Counts, FeatureStore
 from gnn_dist.features.store import Rows
 from gnn_dist.loading.plan import EpochPlan
 from gnn_dist.loading.prefetch import Prefetcher
-from gnn_dist.loading.windows import LoadTimes, Horizon, Sampled, Windows
+from gnn_dist.loading.windows import Horizon, LoadTimes, Sampled, Windows
 from gnn_dist.sampling import Share, Topology
 
 
@@ -112,7 +112,7 @@ class Loader:
     ) -> Iterator[tuple[MiniBatch, LoadTimes]]:
         """Batches ``first`` to ``stop - 1`` of an epoch; ranks must ask for the same range."""
         stop = self.plan.num_batches if stop is None else min(stop, self.plan.num_batches)
-        share = functools.partial(self._share, epoch, self.plan.order(epoch))
+        share = functools.partial(share_of, self.plan, epoch, self.plan.order(epoch), self._rank)
         take: Callable[[int], Sampled] = lambda batch: self._alone(share(batch))  # noqa: E731
         if self._horizon is not None:
             take = Windows(first, stop, share, self._sample, self._horizon).take
@@ -133,17 +133,6 @@ class Loader:
             batch, times = loaded
             times.waited(start, time.perf_counter())
             yield batch, times
-
-    def rehearse(self, epoch: int) -> Iterator[MiniBatch]:
-        """The batches of an epoch (which may be negative), without rows, sampled here and now."""
-        order = self.plan.order(epoch)
-        for batch in range(self.plan.num_batches):
-            yield from self._sample([self._share(epoch, order, batch)])
-
-    def _share(self, epoch: int, order: np.ndarray, batch: int) -> Share:
-        positions = self.plan.batch(order, batch)
-        seeds = self.plan.share(positions, self._rank)
-        return Share(BatchIndex(epoch, batch), seeds, len(positions))
 
     def _alone(self, share: Share) -> Sampled:
         start = time.perf_counter()
@@ -179,6 +168,23 @@ class Loader:
         if self._inputs is not None:
             wanted[self._inputs] = batch.input_nodes
         return wanted
+
+
+def share_of(plan: EpochPlan, epoch: int, order: np.ndarray, rank: int, batch: int) -> Share:
+    """What ``rank`` takes of a batch; ``order`` is that of the epoch."""
+    positions = plan.batch(order, batch)
+    return Share(BatchIndex(epoch, batch), plan.share(positions, rank), len(positions))
+
+
+def rehearse(
+    plan: EpochPlan, sampler: Sampler, topology: Topology, epoch: int, *, seed: int, rank: int
+) -> Iterator[MiniBatch]:
+    """The batches of an epoch (which may be negative), without rows, sampled here and now."""
+    order = plan.order(epoch)
+    for batch in range(plan.num_batches):
+        yield from sample_shares(
+            sampler, topology, [share_of(plan, epoch, order, rank, batch)], seed
+        )
 
 
 def sample_shares(
