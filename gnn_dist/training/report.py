@@ -41,6 +41,7 @@ def write(folder: Path) -> Path:
         *_predictions(run, folder / "predictions.npz"),
         _partition(run),
         _time(run),
+        _pipeline(run),
         _communication(run),
         _config(folder),
     ]
@@ -166,6 +167,28 @@ def _time(run: Mapping[str, Any]) -> str:
     return text + figure(draw, 1, "seconds by activity") + note
 
 
+def _pipeline(run: Mapping[str, Any]) -> str:
+    """When each rank did what in the last global batch, and when it was foreseen to."""
+    found = run["communication"].get("pipeline_timelines")
+    if not found:
+        return ""
+    from gnn_dist.strategies.pipeline.simulate import Timeline  # imports torch
+
+    lines = {kind: Timeline.from_dict(values) for kind, values in found.items()}
+    longest = max(line.makespan for line in lines.values())
+    pictures = "".join(line.gantt_svg(seconds=longest) for line in lines.values())
+    rows = [
+        {
+            "last global batch": f"{kind}, {run['communication']['pipeline_schedule']}",
+            "seconds": line.makespan,
+            "bubble %": 100 * line.bubble,
+            "MiB held, most of a rank": max(line.peak_bytes) / 2**20,
+        }
+        for kind, line in lines.items()
+    ]
+    return f"<h2>Pipeline</h2>{table(rows)}<p>{pictures}</p>"
+
+
 def _communication(run: Mapping[str, Any]) -> str:
     counts = run["communication"]
     features = counts["features"]
@@ -178,7 +201,16 @@ def _communication(run: Mapping[str, Any]) -> str:
         for name, value in {**features, **counts}.items()
         if isinstance(value, int | float)
     ]
-    return "<h2>Rows and bytes moved</h2>" + table(rows) + "<br>" + table(other)
+    text = "<h2>Rows and bytes moved</h2>" + table(rows) + "<br>" + table(other)
+    foreseen = counts.get("cache")
+    if not foreseen:
+        return text
+    ranks = [
+        {"rank": rank, **{name.replace("_", " "): value for name, value in found.items()}}
+        for rank, found in enumerate(foreseen)
+    ]
+    note = "<p class=note>Rows of other hosts a batch: predicted before training, and counted.</p>"
+    return text + "<h2>Feature cache</h2>" + table(ranks) + note
 
 
 def _config(folder: Path) -> str:
