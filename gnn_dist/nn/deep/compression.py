@@ -46,6 +46,20 @@ def _unpack(packed: Any) -> Tensor:
 _PACK: dict[str, Callable[[Tensor], Any]] = {"bf16": _pack_bf16, "int8": _pack_int8}
 
 
-def compressed(kind: str) -> torch.autograd.graph.saved_tensors_hooks:
-    """A context in which tensors that autograd saves are kept as ``bf16`` or ``int8``."""
-    return torch.autograd.graph.saved_tensors_hooks(_PACK[kind], _unpack)
+def compressed(
+    kind: str, saved: dict[int, int] | None = None
+) -> torch.autograd.graph.saved_tensors_hooks:
+    """A context in which tensors that autograd saves are kept as ``bf16`` or ``int8``.
+
+    saved: takes address and bytes of what is kept.
+    """
+
+    def pack(x: Tensor) -> Any:
+        packed = _PACK[kind](x)
+        if saved is not None:
+            for part in (packed,) if isinstance(packed, Tensor) else packed:
+                if isinstance(part, Tensor):
+                    saved[part.untyped_storage().data_ptr()] = part.untyped_storage().nbytes()
+        return packed
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, _unpack)

@@ -5,6 +5,8 @@ block allocates nothing. All sums over neighbours are over CSR rows: f is a func
 bits, which is what lets a residual stream on a grid be undone exactly.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,6 +22,12 @@ from gnn_dist.rng import Stream, fold
 
 class GridRangeError(ArithmeticError):
     """The residual stream left the range in which additions on the grid are exact."""
+
+
+def storages(tensors: Iterable[Tensor | None]) -> dict[int, int]:
+    """Address and bytes of each storage once."""
+    found = (t.untyped_storage() for t in tensors if t is not None)
+    return {s.data_ptr(): s.nbytes() for s in found}
 
 
 class Inner:
@@ -47,6 +55,7 @@ class Inner:
         self.first_layer = first_layer
         self.drop = round(config.dropout * 65536) if drop else 0
         self.deferred: list[tuple[int, int, Tensor, Tensor]] | None = None
+        self.saved: dict[int, int] = {}  # what is kept for the backward pass: address, bytes
         self.reconstructed: Tensor | None = None  # the input as the last backward pass found it
         self.edges = [s.indices.size for s in topology.sweeps]
         self._norm = topk.NORMS[config.norm]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gnn_dist.nn.deep.compression import compressed
-from gnn_dist.nn.deep.inner import Inner
+from gnn_dist.nn.deep.inner import Inner, storages
 from gnn_dist.nn.deep.parameters import StackTensors
 from gnn_dist.nn.deep.workspace import Tape, fresh_tape
 
@@ -31,7 +31,8 @@ def run_stack(
     if mode == "reversible" or not torch.is_grad_enabled():
         return _Reversible.apply(inner, state, initial, *parameters)
     tensors = [t.flatten(0, 1).unbind(0) for t in parameters]  # one gradient each, stacked once
-    hooks = compressed(inner.config.compression) if inner.config.compression else nullcontext()
+    kind = inner.config.compression
+    hooks = nullcontext() if kind is None else compressed(kind, inner.saved)
     groups = inner.config.groups
     with hooks:
         if mode == "checkpoint":
@@ -135,6 +136,10 @@ class _Reversible(torch.autograd.Function):
             forward_block(inner, layer, out, start, block, tape, kept)
         ctx.inner, ctx.masks = inner, masks
         ctx.save_for_backward(out, initial, *tensors)
+        if any(ctx.needs_input_grad):
+            inner.saved.update(storages((out, initial)))
+            if masks is not None:
+                inner.saved[masks.ctypes.data] = masks.nbytes
         return out
 
     @staticmethod
@@ -180,6 +185,8 @@ class _Checkpoint(torch.autograd.Function):
         forward_block(inner, layer, out, start, block, inner.shared_tape(out.shape[1]))
         ctx.inner, ctx.layer = inner, layer
         ctx.save_for_backward(state, initial, *tensors)
+        if inner.config.compression is None:
+            inner.saved.update(storages((state, initial)))
         return out
 
     @staticmethod
@@ -230,9 +237,10 @@ class _Plain(torch.autograd.Function):
         alpha = [t for pair in tape.alpha for t in pair]
         z = None if inner.config.packed else tape.z
         mask = torch.from_numpy(tape.mask.view(np.int32))
-        ctx.save_for_backward(
-            u, initial, tape.stats, tape.values, mask, z, tape.scores, *alpha, *tensors
-        )
+        rows = (u, initial, tape.stats, tape.values, mask, z, tape.scores, *alpha)
+        ctx.save_for_backward(*rows, *tensors)
+        if inner.config.compression is None:
+            inner.saved.update(storages(rows))
         return out
 
     @staticmethod

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gnn_dist.errors import InputError
+from gnn_dist.nn.deep.inner import storages
 from gnn_dist.strategies.pipeline.bubbles import Bubbles
 from gnn_dist.strategies.pipeline.link import Arrival, Link
 from gnn_dist.strategies.pipeline.schedule import (
@@ -35,7 +36,7 @@ class Step:
         loss: sum of the losses that this rank's last stages gave.
         spans: actions with start and end, in seconds of the machine's monotonic clock.
         waited: seconds spent waiting for messages.
-        peak_bytes: most bytes of messages and outputs held between passes.
+        peak_bytes: most bytes held for backward passes at once.
     """
 
     loss: float = 0.0
@@ -49,6 +50,7 @@ class _Held:
     value: Tensor | None
     output: Tensor
     kept: Any
+    bytes: int = 0
     weights: Callable[[], None] | None = None
 
 
@@ -114,6 +116,7 @@ class _Run(Generic[M]):
         ]
         self._begun = 0
         self._bytes = 0
+        self._own: set[tuple[int, int]] = set()  # whose value came over the link
 
     def do(self, action: Action) -> None:
         kind, stage, micro = action
@@ -123,9 +126,9 @@ class _Run(Generic[M]):
             out = self._forward(stage, micro, incoming)
         elif kind == WEIGHT:
             held = self._held.pop((stage, micro))
-            self._count(held, -1)
             assert held.weights is not None
             held.weights()
+            self._bytes -= held.bytes
             out = None
         else:
             out = self._backward(kind, stage, micro, incoming)
@@ -135,10 +138,13 @@ class _Run(Generic[M]):
 
     def _forward(self, stage: int, micro: int, incoming: Tensor | None) -> Tensor | None:
         value = None if incoming is None else incoming.detach().requires_grad_()
+        runner = self._stages[stage]
         with torch.enable_grad():
-            output, kept = self._stages[stage].forward(self._micros[micro], value)
+            output, kept = runner.forward(self._micros[micro], value)
+        if value is not None and not runner.keeps_input and (stage, micro) in self._own:
+            value.untyped_storage().resize_(0)  # its shape is all that the gradient needs
         held = self._held[stage, micro] = _Held(value, output, kept)
-        self._count(held, 1)
+        self._count(held, runner)
         if stage + 1 == self._schedule.num_stages:
             self.step.loss += float(output.detach())
             return None
@@ -150,19 +156,21 @@ class _Run(Generic[M]):
         held, runner = self._held[stage, micro], self._stages[stage]
         if kind == BACKWARD:
             del self._held[stage, micro]
-            self._count(held, -1)
             runner.backward(held.output, incoming, held.kept)
+            self._bytes -= held.bytes
         else:
             held.weights = runner.backward_input(held.value, held.output, incoming, held.kept)
+            self._count(held, runner)
         if held.value is None:
             return None
         grad, held.value.grad = held.value.grad, None
         assert grad is not None, f"stage {stage} gave no gradient of its input"
         return grad.contiguous()
 
-    def _count(self, held: _Held, sign: int) -> None:
-        tensors = [t for t in (held.value, held.output) if t is not None]
-        self._bytes += sign * sum(t.numel() * t.element_size() for t in tensors)
+    def _count(self, held: _Held, runner: Stage[M]) -> None:
+        found = {**storages((held.value, held.output)), **runner.held(held.kept)}
+        self._bytes += sum(found.values()) - held.bytes
+        held.bytes = sum(found.values())
         self.step.peak_bytes = max(self.step.peak_bytes, self._bytes)
 
     def _deliver(self, action: Action, tensor: Tensor) -> None:
@@ -204,6 +212,8 @@ class _Run(Generic[M]):
             tensor = arrival.wait()
         self.step.waited += time.perf_counter() - start
         self._begin()
+        if key[0] == FORWARD:
+            self._own.add(key[1:])
         return tensor
 
     def _begin(self) -> None:

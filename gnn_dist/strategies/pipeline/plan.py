@@ -20,6 +20,8 @@ class Profile:
         forward, input, weight: ``[layer][micro]`` seconds.
         activation: ``[layer][micro]`` bytes that a layer keeps until its backward pass.
         boundary: ``[micro]`` bytes between stages; also what a stage keeps besides its layers.
+        deferred: ``[layer][micro]`` bytes that a layer keeps for the gradients of its weights where
+            these are computed apart; None for none.
         latency, bandwidth: of links.
         overhead: seconds that every action costs beside its layers.
     """
@@ -32,6 +34,7 @@ class Profile:
     latency: float = 0.0
     bandwidth: float = float("inf")
     overhead: float = 0.0
+    deferred: Sequence[Sequence[float]] | None = None
 
     @property
     def num_layers(self) -> int:
@@ -53,15 +56,16 @@ class Profile:
                 for s in range(len(bounds) - 1)
             ]
 
-        fixed = [self.overhead] * self.num_micro
+        fixed, nothing = [self.overhead] * self.num_micro, [0.0] * self.num_micro
         return Costs(
             grid(self.forward, fixed),
             grid(self.input, fixed),
-            grid(self.weight, [0.0] * self.num_micro),
+            grid(self.weight, nothing),
             grid(self.activation, self.boundary),
             list(self.boundary),
             self.latency,
             self.bandwidth,
+            None if self.deferred is None else grid(self.deferred, nothing),
         )
 
 

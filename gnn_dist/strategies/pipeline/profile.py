@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,15 +16,52 @@ _LAYERS = 4  # measured at once
 _BATCHES = 4
 
 
+@dataclass(frozen=True, slots=True)
+class LayerCosts:
+    """What one layer of a deep model costs on this rank, by a micro-batch's nodes and edges.
+
+    Attributes:
+        layers: of the model, all of one shape.
+        forward, input, weight: seconds.
+        kept: bytes a node that a layer keeps for its backward pass.
+        deferred: bytes a node that it keeps where gradients of weights are computed apart.
+        boundary: bytes a node that travel between stages.
+        latency, bandwidth: of links, in seconds and bytes a second.
+    """
+
+    layers: int
+    forward: LayerTime
+    input: LayerTime
+    weight: LayerTime
+    kept: float
+    deferred: float
+    boundary: float
+    latency: float = 1e-4
+    bandwidth: float = 2e9
+
+    def profile(self, sizes: Sequence[tuple[int, int]]) -> Profile:
+        """Of micro-batches of these (nodes, edges)."""
+
+        def grid(cost: Callable[[float, float], float]) -> list[list[float]]:
+            row = [cost(nodes, edges) for nodes, edges in sizes]
+            return [row] * self.layers
+
+        return Profile(
+            grid(self.forward),
+            grid(self.input),
+            grid(self.weight),
+            grid(lambda n, _: self.kept * n),
+            [self.boundary * nodes for nodes, _ in sizes],
+            self.latency,
+            self.bandwidth,
+            deferred=grid(lambda n, _: self.deferred * n),
+        )
+
+
 def measure(
-    model: DeepGNN,
-    micros: Sequence[DeepMicro],
-    loss: Callable[[Tensor, Tensor], Tensor],
-    *,
-    latency: float = 1e-4,
-    bandwidth: float = 2e9,
-) -> Profile:
-    """A profile of all layers for all micro-batches, from ``a N + b E + c`` fitted on a few.
+    model: DeepGNN, micros: Sequence[DeepMicro], loss: Callable[[Tensor, Tensor], Tensor]
+) -> LayerCosts:
+    """Costs fitted as ``a N + b E + c`` on a few of the micro-batches.
 
     All layers have one shape, so a few are measured for all. Leaves gradients as they were.
     """
@@ -38,27 +76,16 @@ def measure(
         LayerTime.fit(nodes, edges, [max(t[k], 1e-9) / count for t in times]) for k in range(3)
     )
     element = model.stack.gain.element_size()
-    boundary = [float(element * _size(model, m)) for m in micros]
-    kept = _kept_bytes(model, element)
-
-    def grid(cost: Callable[[float, float], float]) -> list[list[float]]:
-        row = [cost(m.num_nodes, m.num_edges) for m in micros]
-        return [row] * config.layers
-
-    return Profile(
-        grid(forward),
-        grid(inputs),
-        grid(weights),
-        grid(lambda n, _: kept * n),
-        boundary,
-        latency,
-        bandwidth,
+    copies, _, width = model.boundary_shape(1)
+    return LayerCosts(
+        config.layers,
+        forward,
+        inputs,
+        weights,
+        _kept_bytes(model, element),
+        float(element * config.groups * (config.columns + config.group_width)),
+        float(element * copies * width),
     )
-
-
-def _size(model: DeepGNN, micro: DeepMicro) -> int:
-    a, b, c = model.boundary_shape(micro.num_nodes)
-    return a * b * c
 
 
 def _kept_bytes(model: DeepGNN, element: int) -> float:

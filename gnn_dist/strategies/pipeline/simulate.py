@@ -1,9 +1,9 @@
 """What a schedule will do: when each action runs, how long in all, how much is held."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gnn_dist.strategies.pipeline.schedule import (
     BACKWARD,
@@ -13,7 +13,10 @@ from gnn_dist.strategies.pipeline.schedule import (
     Action,
     Schedule,
     order,
+    parse,
 )
+
+_NAMES = {FORWARD: "forward", BACKWARD: "backward", INPUT: "input", WEIGHT: "weight"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,8 @@ class Costs:
             ``input + weight``.
         activation: ``[stage][micro]`` bytes held from the forward pass to the end of the backward.
         message: ``[micro]`` bytes that travel between neighbouring stages.
+        deferred: ``[stage][micro]`` bytes held besides between the two halves of a split backward
+            pass; None for none.
         latency, bandwidth: of a link between ranks, in seconds and bytes a second.
     """
 
@@ -35,6 +40,7 @@ class Costs:
     message: Sequence[float]
     latency: float = 0.0
     bandwidth: float = float("inf")
+    deferred: Sequence[Sequence[float]] | None = None
 
     @classmethod
     def uniform(
@@ -82,6 +88,9 @@ class Span(NamedTuple):
     start: float
     end: float
 
+    def moved(self, seconds: float) -> "Span":
+        return self._replace(start=self.start + seconds, end=self.end + seconds)
+
 
 @dataclass(frozen=True)
 class Timeline:
@@ -109,13 +118,32 @@ class Timeline:
     def busy(self, rank: int) -> float:
         return sum(s.end - s.start for s in self.spans if s.rank == rank)
 
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: spans are [action, rank, start, end], from the first start on."""
+        first = min(s.start for s in self.spans)
+        spans = [
+            [str(s.action), s.rank, round(s.start - first, 6), round(s.end - first, 6)]
+            for s in self.spans
+        ]
+        return {
+            "name": self.name,
+            "ranks": self.num_ranks,
+            "spans": spans,
+            "peak_bytes": list(self.peak_bytes),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Timeline":
+        """What ``as_dict`` gave."""
+        spans = tuple(Span(rank, parse(a), start, end) for a, rank, start, end in values["spans"])
+        return cls(values["name"], values["ranks"], spans, tuple(values["peak_bytes"]))
+
     def chrome_trace(self) -> str:
         """For chrome://tracing and Perfetto."""
-        names = {FORWARD: "forward", BACKWARD: "backward", INPUT: "input", WEIGHT: "weight"}
         events = [
             {
-                "name": f"{names[s.action.kind]} {s.action.micro}",
-                "cat": names[s.action.kind],
+                "name": f"{_NAMES[s.action.kind]} {s.action.micro}",
+                "cat": _NAMES[s.action.kind],
                 "ph": "X",
                 "ts": s.start * 1e6,
                 "dur": (s.end - s.start) * 1e6,
@@ -131,11 +159,14 @@ class Timeline:
         ]
         return json.dumps({"traceEvents": ranks + events, "displayTimeUnit": "ms"})
 
-    def gantt_svg(self, width: int = 900, row: int = 26) -> str:
-        """A picture: a row a rank, a box an action with its micro-batch."""
+    def gantt_svg(self, width: int = 900, row: int = 26, seconds: float | None = None) -> str:
+        """A picture: a row a rank, a box an action with its micro-batch.
+
+        seconds: of the whole width, to set pictures beside each other; None for the makespan.
+        """
         colours = {FORWARD: "#4c78a8", BACKWARD: "#f58518", INPUT: "#eeca3b", WEIGHT: "#72b7b2"}
         first = min(s.start for s in self.spans)
-        scale = (width - 70) / self.makespan
+        scale = (width - 70) / (seconds or self.makespan)
         height = self.num_ranks * row + 24
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
@@ -161,7 +192,15 @@ class Timeline:
                     f'fill="#ffffff">{s.action.micro}</text>'
                 )
         label = f"{self.name}: {self.makespan:.4g} s, bubble {100 * self.bubble:.1f}%"
-        parts.append(f'<text x="60" y="{height - 6}">{label}</text></svg>')
+        parts.append(f'<text x="60" y="{height - 6}">{label}</text>')
+        kinds = [k for k in colours if any(s.action.kind == k for s in self.spans)]
+        for k, kind in enumerate(kinds):
+            x = width - 10 - 90 * (len(kinds) - k)
+            parts.append(
+                f'<rect x="{x}" y="{height - 15}" width="10" height="10" fill="{colours[kind]}"/>'
+                f'<text x="{x + 14}" y="{height - 6}">{_NAMES[kind]}</text>'
+            )
+        parts.append("</svg>")
         return "".join(parts)
 
 
@@ -178,20 +217,26 @@ def simulate(schedule: Schedule, costs: Costs) -> Timeline:
             start = max(start, end[before] + (costs.link(action.micro) if crosses else 0.0))
         end[action] = free[rank] = start + costs.seconds(action)
         spans.append(Span(rank, action, start, end[action]))
-    peaks = held_bytes(schedule, lambda a: costs.activation[a.stage][a.micro])
+    peaks = held_bytes(schedule, costs)
     return Timeline(schedule.name, schedule.num_ranks, tuple(spans), tuple(peaks))
 
 
-def held_bytes(schedule: Schedule, size: Callable[[Action], float]) -> list[float]:
+def held_bytes(schedule: Schedule, costs: Costs) -> list[float]:
     """Peak of what each rank holds, from forward passes to the ends of backward passes."""
     peaks = []
     for row in schedule.table:
         held = peak = 0.0
-        for action in row:
-            if action.kind == FORWARD:
-                held += size(action)
-                peak = max(peak, held)
-            elif action.kind in (BACKWARD, WEIGHT):
-                held -= size(action)
+        for kind, stage, micro in row:
+            activation = costs.activation[stage][micro]
+            deferred = 0.0 if costs.deferred is None else costs.deferred[stage][micro]
+            if kind == FORWARD:
+                held += activation
+            elif kind == INPUT:
+                held += deferred
+            peak = max(peak, held)
+            if kind == BACKWARD:
+                held -= activation
+            elif kind == WEIGHT:
+                held -= activation + deferred
         peaks.append(peak)
     return peaks

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from gnn_dist.batch import MiniBatch
 from gnn_dist.nn.deep import DeepGNN
+from gnn_dist.nn.deep.inner import Inner, storages
 from gnn_dist.nn.deep.topology import DeepTopology
 
 M = TypeVar("M")
@@ -19,6 +20,8 @@ class Stage(Protocol[M_contra]):
     """One stage of a model. Shapes of messages follow from the micro-batch alone."""
 
     dtype: torch.dtype
+    keeps_input: bool
+    """whether the backward pass reads the value that ``forward`` was given"""
 
     def input_shape(self, micro: M_contra) -> tuple[int, ...]:
         """Of what arrives from the stage before; not asked of the first stage."""
@@ -31,6 +34,10 @@ class Stage(Protocol[M_contra]):
     def forward(self, micro: M_contra, value: Tensor | None) -> tuple[Tensor, Any]:
         """(output, anything that the backward pass needs). The last stage's output is its share
         of the loss of the global batch, a scalar. ``value`` is None in the first stage."""
+        ...
+
+    def held(self, kept: Any) -> dict[int, int]:
+        """Storages, by address, and bytes of what is held besides the value and the output."""
         ...
 
     def backward(self, output: Tensor, grad: Tensor | None, kept: Any) -> None:
@@ -60,7 +67,7 @@ class ModuleStage(Generic[M]):
         shapes: Callable[[M], tuple[tuple[int, ...], tuple[int, ...]]],
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.module, self.dtype = module, dtype
+        self.module, self.dtype, self.keeps_input = module, dtype, True
         self._call, self._shapes = call, shapes
 
     def input_shape(self, micro: M) -> tuple[int, ...]:
@@ -71,6 +78,9 @@ class ModuleStage(Generic[M]):
 
     def forward(self, micro: M, value: Tensor | None) -> tuple[Tensor, Any]:
         return self._call(self.module, micro, value), None
+
+    def held(self, kept: Any) -> dict[int, int]:
+        return {}
 
     def backward(self, output: Tensor, grad: Tensor | None, kept: Any) -> None:
         torch.autograd.backward(output, grad)
@@ -124,6 +134,11 @@ class DeepMicro:
         return self.batch.blocks[0].num_edges
 
     @property
+    def size(self) -> tuple[int, int]:
+        """Nodes and edges."""
+        return self.num_nodes, self.num_edges
+
+    @property
     def num_bytes(self) -> int:
         """Of topology, features and targets."""
         arrays = {
@@ -150,6 +165,8 @@ class DeepPipelineStage:
     ) -> None:
         self.model, self.first, self.stop = model, first, stop
         self.dtype = model.stack.gain.dtype
+        config = model.config
+        self.keeps_input = config.mode != "reversible" or config.initial_residual > 0
         self._loss = loss
 
     def input_shape(self, micro: DeepMicro) -> tuple[int, ...]:
@@ -171,6 +188,11 @@ class DeepPipelineStage:
             out = self._loss(output, micro.target) / micro.batch.global_seeds
         return out, kept
 
+    def held(self, kept: Any) -> dict[int, int]:
+        inner: Inner = kept
+        deferred = [t for entry in inner.deferred or () for t in entry[2:]]
+        return {**inner.saved, **storages(deferred)}
+
     def backward(self, output: Tensor, grad: Tensor | None, kept: Any) -> None:
         torch.autograd.backward(output, grad)
 
@@ -179,7 +201,6 @@ class DeepPipelineStage:
     ) -> Callable[[], None]:
         deferred = kept.deferred = []
         torch.autograd.backward(output, grad)
-        kept.deferred = None
         stack, first = self.model.stack, self.first
 
         def weights() -> None:
@@ -189,6 +210,6 @@ class DeepPipelineStage:
                 product = torch.zeros_like(stack.weight[0, 0])
                 stack.weight.grad[first + layer, group] += product.addmm_(z.t(), g)
                 stack.bias.grad[first + layer, group] += g.sum(0)
-            deferred.clear()
+            kept.deferred = None
 
         return weights

@@ -38,12 +38,13 @@ from gnn_dist.strategies.pipeline.generators import generate
 from gnn_dist.strategies.pipeline.job import check_table, model_and_task, read_table
 from gnn_dist.strategies.pipeline.link import GroupLink, Link, NoLink
 from gnn_dist.strategies.pipeline.plan import Candidate, Profile, candidates, warn_if_too_large
-from gnn_dist.strategies.pipeline.profile import measure
+from gnn_dist.strategies.pipeline.profile import LayerCosts, measure
 from gnn_dist.strategies.pipeline.schedule import Schedule
-from gnn_dist.strategies.pipeline.simulate import Span, Timeline
+from gnn_dist.strategies.pipeline.simulate import Span, Timeline, simulate
 from gnn_dist.strategies.pipeline.stages import DeepMicro, DeepPipelineStage
 
 _WATCHED = 4  # steps whose busy times decide on a new cut
+_CLOCKS = 0.5  # seconds by which only the clocks of two machines differ after a barrier
 
 
 @dataclass(slots=True)
@@ -82,6 +83,8 @@ class PipelineStrategy:
         self._task, self._batches, self._features = task, batches, features
         self._world, self._settings, self._table = world, settings, schedule
         self._chosen: tuple[str, int] | None = None
+        self._costs: LayerCosts | None = None
+        self._foreseen: Timeline | None = None
         self._link: Link = GroupLink(world) if world.size > 1 else NoLink()
         self._bubbles = Bubbles()
         self._gradients = GradientBuffer(model.parameters())
@@ -145,7 +148,8 @@ class PipelineStrategy:
         strategy = cls.build(job, World.local(), graph)
         _, share = next(iter(strategy.shares(0, 0, 1)))
         ranks = max(1, job.cluster.workers)
-        plan = foresee(strategy._measure(share), ranks, job.pipeline, strategy._table)
+        profile = strategy._profile(share.micros)
+        plan = foresee(profile, ranks, job.pipeline, strategy._table)
         return plan, strategy, share
 
     @classmethod
@@ -239,8 +243,10 @@ class PipelineStrategy:
         )
 
     def _executor(self, share: PipelineBatch) -> PipelineExecutor[DeepMicro]:
+        profile = self._profile(share.micros)  # all ranks at once, as they will compute
         schedule = self._schedule(share)
         assert self.bounds is not None
+        self._foreseen = simulate(schedule, profile.stage_costs(self.bounds))
         stages = {
             s: DeepPipelineStage(
                 self.model, self.bounds[s], self.bounds[s + 1], self._task.loss_sum
@@ -273,7 +279,7 @@ class PipelineStrategy:
         choice: tuple[str, int, list[int]] | None = None
         if self._world.rank == 0:
             limit = memory_limit(settings)
-            self.candidates = candidates(self._measure(share), size, memory_limit=limit)
+            self.candidates = candidates(self._profile(share.micros), size, memory_limit=limit)
             best = self.candidates[0]
             warn_if_too_large(best, limit)
             choice = (best.name, (len(best.bounds) - 1) // size, list(best.bounds))
@@ -282,8 +288,11 @@ class PipelineStrategy:
         self._chosen = (choice[0].split("-")[0] if choice[1] > 1 else choice[0], choice[1])
         self.bounds = choice[2]
 
-    def _measure(self, share: PipelineBatch) -> Profile:
-        return measure(self.model, share.micros, self._task.loss_sum)
+    def _profile(self, micros: Sequence[DeepMicro]) -> Profile:
+        """What layers cost for these micro-batches, measured once."""
+        if self._costs is None:
+            self._costs = measure(self.model, micros, self._task.loss_sum)
+        return self._costs.profile([m.size for m in micros])
 
     def _watch(self, step: Step) -> None:
         """Cut the layers anew where the measured times of the ranks differ. Collective."""
@@ -342,30 +351,35 @@ class PipelineStrategy:
 
     def timeline(self) -> Timeline | None:
         """The last global batch as it was, over all ranks (collective); None before the first."""
-        spans = [] if self.last_step is None else self.last_step.spans
-        peak = 0 if self.last_step is None else self.last_step.peak_bytes
-        every = self._world.control.all_gather_object((spans, peak))
-        found = tuple(Span(*s) for rank, _ in every for s in rank)
-        if not found:
+        if self.last_step is None:
             return None
-        return Timeline("measured", self._world.size, found, tuple(float(p) for _, p in every))
+        self._world.control.barrier()
+        mine = (self.last_step.spans, self.last_step.peak_bytes, time.perf_counter())
+        every = self._world.control.all_gather_object(mine)
+        # another machine's clock began elsewhere; on this one a barrier is less exact than clocks
+        shifts = [mine[2] - clock for _, _, clock in every]
+        found = tuple(
+            s.moved(shift if abs(shift) > _CLOCKS else 0.0)
+            for (spans, _, _), shift in zip(every, shifts, strict=True)
+            for s in (Span(*s) for s in spans)
+        )
+        return Timeline("measured", self._world.size, found, tuple(float(p) for _, p, _ in every))
 
-    def _timing(self) -> dict[str, float]:
-        """What was predicted beside what was measured, in the last global batch."""
-        timeline = self.timeline()
-        if timeline is None:
+    def _timing(self) -> dict[str, Any]:
+        """What was foreseen beside what was measured, in the last global batch."""
+        timeline, foreseen = self.timeline(), self._foreseen
+        if timeline is None or foreseen is None:
             return {}
-        out = {
-            "pipeline_seconds_measured": timeline.makespan,
-            "pipeline_bubble_percent_measured": 100 * timeline.bubble,
-            "pipeline_peak_bytes_measured": max(timeline.peak_bytes),
-        }
-        if self.candidates:
-            best = self.candidates[0].timeline
-            out["pipeline_seconds_simulated"] = best.makespan
-            out["pipeline_bubble_percent_simulated"] = 100 * best.bubble
-            out["pipeline_peak_bytes_simulated"] = max(best.peak_bytes)
-        return out
+        found: dict[str, Any] = {}
+        for kind, line in (("measured", timeline), ("simulated", foreseen)):
+            found[f"pipeline_seconds_{kind}"] = line.makespan
+            found[f"pipeline_bubble_percent_{kind}"] = 100 * line.bubble
+            found[f"pipeline_peak_bytes_{kind}"] = max(line.peak_bytes)
+        found["pipeline_schedule"] = foreseen.name
+        found["pipeline_timelines"] = {
+            "measured": timeline.as_dict(), "simulated": foreseen.as_dict()
+        }  # fmt: skip
+        return found
 
     def communication(self) -> dict[str, Any]:
         gather = self._world.control.all_gather_object

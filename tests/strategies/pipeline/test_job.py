@@ -31,7 +31,13 @@ def test_routed_designs_train_and_report(tmp_path, shared_data):
     assert set(found["test"]) >= {"pearson", "spearman", "kendall", "mae"}
     assert found["epochs"][1]["loss"] < found["epochs"][0]["loss"]
     assert found["communication"]["pipeline_seconds_measured"] > 0
-    assert (tmp_path / "run" / "report.html").stat().st_size > 1000
+    lines = found["communication"]["pipeline_timelines"]
+    ran = {kind: sorted(s[0] for s in line["spans"]) for kind, line in lines.items()}
+    assert ran["measured"] == ran["simulated"]
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert page.count("<svg") == 2
+    assert "<title>F0.0: " in page
+    assert "measured, 1f1b" in page
 
 
 @pytest.mark.parametrize("name", ["circuits_deep", "routed_deep"])

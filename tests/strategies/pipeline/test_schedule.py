@@ -14,7 +14,7 @@ from gnn_dist.strategies.pipeline.balance import LayerTime, imbalance, partition
 from gnn_dist.strategies.pipeline.generators import all_schedules, generate
 from gnn_dist.strategies.pipeline.plan import Profile, candidates, plan
 from gnn_dist.strategies.pipeline.schedule import Action, Schedule, check, parse
-from gnn_dist.strategies.pipeline.simulate import Costs, simulate
+from gnn_dist.strategies.pipeline.simulate import Costs, Timeline, simulate
 
 SIZES = [(1, 1), (1, 4), (2, 1), (2, 4), (2, 5), (3, 7), (4, 2), (4, 4), (4, 8), (4, 9), (6, 13)]
 
@@ -221,3 +221,19 @@ def test_dependencies_cross_ranks_where_routes_do():
     assert schedule.holders(0) == [0, 3]
     assert schedule.stages_of(1) == [1, 2]
     assert schedule.dependencies(Action("B", 0, 0)) == [Action("F", 0, 0), Action("B", 1, 0)]
+
+
+def test_what_a_split_backward_pass_puts_off_is_counted():
+    routes = ((0,), (0,))
+    table = (tuple(parse(a) for a in ["F0.0", "F0.1", "I0.0", "I0.1", "W0.0", "W0.1"]),)
+    costs = Costs([[1, 1]], [[1, 1]], [[1, 1]], [[10, 20]], [0, 0], deferred=[[3, 5]])
+    # both activations, then both of what was put off
+    assert simulate(Schedule("own", routes, table), costs).peak_bytes == (38,)
+    table = (tuple(parse(a) for a in ["F0.0", "I0.0", "W0.0", "F0.1", "I0.1", "W0.1"]),)
+    assert simulate(Schedule("own", routes, table), costs).peak_bytes == (25,)
+
+
+def test_a_timeline_is_read_back_as_it_was():
+    timeline = simulate(generate("zb-h1", 2, 4), Costs.uniform(2, 4))
+    again = Timeline.from_dict(json.loads(json.dumps(timeline.as_dict())))
+    assert again == timeline
