@@ -18,18 +18,31 @@ import numpy as np
 import torch
 
 from gnn_dist import rng
-from gnn_dist.batch import BatchIndex, MiniBatch
+from gnn_dist.batch import BatchIndex, Block, MiniBatch
 from gnn_dist.datasets.synthetic import rmat
+from gnn_dist.datasets.temporal import synthetic
+from gnn_dist.dynamic import WindowBatch
 from gnn_dist.nn import build_model, gcn_norm
+from gnn_dist.nn.deep import DeepGNN
 from gnn_dist.nn.functional import keyed_dropout
+from gnn_dist.nn.recurrent.models import MPNNLSTM, TGCN, GConvGRU
 from gnn_dist.sampling import LocalTopology, NeighborSampler
 from gnn_dist.storage import PartitionedGraph
+from gnn_dist.strategies.snapshot import Options, SnapshotStrategy
+from gnn_dist.strategies.snapshot_tasks import NodeRegression
 
 MODELS = {
     "sage": {"hidden": 256, "dropout": 0.5},
     "gcn": {"hidden": 256},
     "gat": {"hidden": 256, "heads": 4},
     "gin": {"hidden": 256},
+}
+
+
+RECURRENT = {
+    "tgcn": lambda features: TGCN(features, 32),
+    "mpnn_lstm": lambda features: MPNNLSTM(features, 32, 8),
+    "gconv_gru": lambda features: GConvGRU(features, 32),
 }
 
 
@@ -99,6 +112,77 @@ def check_model(name: str, args: dict, drawn: list[MiniBatch], device: str) -> d
     }
 
 
+def check_deep(num_nodes: int, device: str) -> dict:
+    """The deep model's torch operators against the kernels; the inverse on the grid is exact."""
+    graph = rmat(num_nodes=num_nodes, avg_degree=2.5, num_features=16)
+    block = Block(
+        torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices), num_nodes,
+        ids=torch.arange(num_nodes),
+    )  # fmt: skip
+    x = torch.from_numpy(graph.node["x"])
+    outputs, grads, seconds = [], [], []
+    for place in ("cpu", device):
+        model = DeepGNN(16, 1, width=64, layers=28, direction="both").to(place)
+        there, rows = block.to(place), x.to(place)
+        for _ in range(2):  # the second is timed
+            model.zero_grad(set_to_none=True)
+            synchronise(place)
+            start = time.perf_counter()
+            output = model(rows, [there])
+            output.square().mean().backward()
+            synchronise(place)
+            took = time.perf_counter() - start
+        seconds.append(took)
+        outputs.append(output.detach().cpu())
+        grads.append([p.grad.cpu() for p in model.parameters() if p.numel()])
+    state = model.encode(rows).detach()
+    exact = torch.equal(model.stack.last_inner.reconstructed, state)
+    # by norm: where two values are nearly equal, roundings decide which a node keeps
+    error = float((outputs[0] - outputs[1]).norm() / outputs[0].norm())
+    gradient = max(float((a - b).norm() / a.norm()) for a, b in zip(*grads, strict=True))
+    return {
+        "model": "deep",
+        "output_error": error,
+        "gradient_error": gradient,
+        "undone_exactly": exact,
+        "cpu_ms": 1000 * seconds[0],
+        f"{device}_ms": 1000 * seconds[1],
+        "ok": exact and error < 1e-2 and gradient < 5e-2,
+    }
+
+
+def check_snapshots(name: str, device: str) -> dict:
+    """A step of windows over snapshots, twice: groups are copied in the first and kept."""
+    data = synthetic(num_nodes=5000, num_edges=50_000, snapshots=24, change=0.05)
+    steps = [WindowBatch(0, k, tuple(range(k, k + 8)), 8) for k in (0, 8)]
+    losses, gradients, seconds = [], [], []
+    for place in ("cpu", device):
+        torch.manual_seed(0)
+        model = RECURRENT[name](data.num_features).to(place)
+        task = NodeRegression(model.out_features).to(place)
+        strategy = SnapshotStrategy(data, model, task, Options(), device=place)
+        for _ in range(2):
+            for p in strategy.parameters():
+                p.grad = None
+            synchronise(device)
+            start = time.perf_counter()
+            losses.append(sum(strategy.accumulate(b) for b in strategy.ahead(steps)))
+            synchronise(device)
+            seconds.append(time.perf_counter() - start)
+        gradients.append([p.grad.cpu() for p in strategy.parameters()])
+    scale = max(float(g.abs().max()) for g in gradients[0])
+    error = max(float((a - b).abs().max()) for a, b in zip(*gradients, strict=True)) / scale
+    gap = abs(losses[3] - losses[1]) / abs(losses[1])
+    return {
+        "model": name,
+        "output_error": gap,
+        "gradient_error": error,
+        "cpu_ms": 1000 * seconds[1],
+        f"{device}_ms": 1000 * seconds[3],
+        "ok": gap < 1e-4 and error < 1e-3,
+    }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda")
@@ -111,6 +195,8 @@ def main() -> int:
         return 1
     drawn = batches(arguments.nodes, arguments.batches)
     rows = [check_model(name, args, drawn, arguments.device) for name, args in MODELS.items()]
+    rows.append(check_deep(arguments.nodes, arguments.device))
+    rows += [check_snapshots(name, arguments.device) for name in RECURRENT]
     dropout = check_dropout(drawn[0], arguments.device)
     for row in rows:
         print(

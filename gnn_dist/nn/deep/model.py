@@ -7,15 +7,20 @@ import torch
 from torch import Tensor, nn
 
 from gnn_dist.batch import Block
-from gnn_dist.errors import InputError
 from gnn_dist.features import FeatureRows
 from gnn_dist.nn.deep.config import DeepConfig
 from gnn_dist.nn.deep.inner import Inner
 from gnn_dist.nn.deep.parameters import StackTensors, initialise
 from gnn_dist.nn.deep.residual import run_stack
 from gnn_dist.nn.deep.topology import DeepTopology, prepare
+from gnn_dist.nn.deep.torch_stack import TorchInner, run_torch_stack
 from gnn_dist.nn.deep.workspace import Workspace
 from gnn_dist.rng import fold
+
+
+def uses_kernels(state: Tensor) -> bool:
+    """Whether blocks run in our kernels; elsewhere they run in torch operators."""
+    return state.device.type == "cpu"
 
 
 class ReversibleStack(nn.Module):
@@ -36,7 +41,7 @@ class ReversibleStack(nn.Module):
         for name, tensor in initialise(config, 0, config.layers, seed)._asdict().items():
             self.register_parameter(name, nn.Parameter(tensor))
         self._workspace = Workspace()
-        self.last_inner: Inner | None = None
+        self.last_inner: Inner | TorchInner | None = None
 
     def tensors(self) -> StackTensors:
         return StackTensors(*(getattr(self, name) for name in StackTensors._fields))
@@ -65,27 +70,27 @@ class ReversibleStack(nn.Module):
 
         ``initial``: GCNII's rows [C, N, d], needed where ``initial_residual`` is not 0.
         """
-        if state.device.type != "cpu":
-            raise InputError(
-                f"deep model: its blocks run on cpu, not on {state.device.type}; set "
-                "cluster.device: cpu"
-            )
         layers = self.config.layers
         stop = layers if stop is None else stop
         if first == stop:
             return state
+        tensors = self.tensors()
+        if (first, stop) != (0, layers):
+            tensors = StackTensors(*(t[first:stop] for t in tensors))
+        drop = self.training and self.config.dropout > 0
+        if not uses_kernels(state):
+            there = TorchInner(self.config, topology, state.device, first_layer=first, drop=drop)
+            self.last_inner = there
+            return run_torch_stack(there, state, initial, tensors)
         inner = Inner(
             self.config,
             topology,
             self._workspace,
             self.gain.dtype,
             first_layer=first,
-            drop=self.training and self.config.dropout > 0,
+            drop=drop,
         )
         self.last_inner = inner
-        tensors = self.tensors()
-        if (first, stop) != (0, layers):
-            tensors = StackTensors(*(t[first:stop] for t in tensors))
         return run_stack(inner, state, initial, tensors)
 
 

@@ -11,6 +11,7 @@ from gnn_dist.batch import MiniBatch
 from gnn_dist.nn.deep import DeepGNN
 from gnn_dist.nn.deep.inner import Inner, storages
 from gnn_dist.nn.deep.topology import DeepTopology
+from gnn_dist.nn.deep.torch_stack import TorchInner
 
 M = TypeVar("M")
 M_contra = TypeVar("M_contra", contravariant=True)
@@ -189,7 +190,7 @@ class DeepPipelineStage:
         return out, kept
 
     def held(self, kept: Any) -> dict[int, int]:
-        inner: Inner = kept
+        inner: Inner | TorchInner = kept
         deferred = [t for entry in inner.deferred or () for t in entry[2:]]
         return {**inner.saved, **storages(deferred)}
 
