@@ -357,11 +357,18 @@ def main() -> None:
     arguments = parser(__doc__ or "")
     arguments.add_argument("--state", type=Path, help="keep finished rows here and go on from them")
     arguments.add_argument("--minutes", type=float, default=1e9, help="of the memory table a call")
+    arguments.add_argument("--only", nargs="+", choices=[*OURS, *PEERS], help="of the memory table")
+    arguments.add_argument("--depths", type=int, nargs="+", help="of the memory table")
     options = arguments.parse_args()
     gates = 5_000 if options.quick else 50_000
     depths = [4, 8, 16] if options.quick else list(DEPTHS)
     names = [*OURS, *PEERS]
     print(f"circuit of about {gates:,} gates, width {WIDTH}, {GROUPS} groups, one thread\n")
+    if options.only or options.depths:  # rows for --state, nothing else
+        memory(
+            options.only or names, options.depths or depths, gates, options.state, options.minutes
+        )
+        return
     by_depth = memory(names, depths, gates, options.state, options.minutes)
     if by_depth is None:
         print(f"time is over; the same command goes on from {options.state}")
