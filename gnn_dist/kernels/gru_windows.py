@@ -15,7 +15,109 @@ range of nodes) has its own weight gradients, so sums do not depend on the numbe
 import numpy as np
 from numba import njit
 
-from gnn_dist.kernels.pointwise import logistic_add, tanh_add
+from gnn_dist.kernels.pointwise import add_to, logistic_add, tanh_add
+from gnn_dist.kernels.vector import (
+    fma,
+    lanes32,
+    load,
+    multiply,
+    pointer,
+    splat,
+    store,
+    zeros1,
+    zeros32,
+)
+
+# Arithmetic of a row is done on short vectors through pointers: an array that is handed to a helper
+# costs atomic reference counts at every row, and loops over this many arrays stay scalar.
+
+
+@njit(cache=True)
+def _mix_block(like, lanes, zr, at, cand, c, h, before, after, gates, g, hidden, done):
+    """``after = z · h + (1 - z) · c``, and the three gates side by side."""
+    one, negative = splat(like, 1.0), splat(like, -1.0)
+    while done + lanes <= hidden:
+        z = load(like, zr, at + done)
+        new = load(like, cand, c + done)
+        old = multiply(z, load(like, h, before + done))
+        store(after, before + done, fma(fma(negative, z, one), new, old))
+        store(gates, g + done, z)
+        store(gates, g + hidden + done, load(like, zr, at + hidden + done))
+        store(gates, g + 2 * hidden + done, new)
+        done += lanes
+    return done
+
+
+@njit(cache=True)
+def _mix(zr, at, cand, c, h, before, after, gates, g, hidden):
+    done = _mix_block(
+        zeros32(zr), lanes32(zr), zr, at, cand, c, h, before, after, gates, g, hidden, 0
+    )
+    _mix_block(zeros1(zr), 1, zr, at, cand, c, h, before, after, gates, g, hidden, done)
+
+
+@njit(cache=True)
+def _gated_block(like, lanes, out, o, gates, g, h, at, hidden, done):
+    """``out = r · h``, with r the second of the gates at ``g``."""
+    while done + lanes <= hidden:
+        r = load(like, gates, g + hidden + done)
+        store(out, o + done, multiply(r, load(like, h, at + done)))
+        done += lanes
+    return done
+
+
+@njit(cache=True)
+def _gated(out, o, gates, g, h, at, hidden):
+    done = _gated_block(zeros32(out), lanes32(out), out, o, gates, g, h, at, hidden, 0)
+    _gated_block(zeros1(out), 1, out, o, gates, g, h, at, hidden, done)
+
+
+@njit(cache=True)
+def _unmix_block(like, lanes, gates, g, h, dh, d_c, at, d_zr, d, hidden, done):
+    """Gradients of c's and z's inputs, and the direct part of that of h."""
+    one, negative = splat(like, 1.0), splat(like, -1.0)
+    while done + lanes <= hidden:
+        z = load(like, gates, g + done)
+        c = load(like, gates, g + 2 * hidden + done)
+        out = load(like, dh, at + done)
+        rest = fma(negative, z, one)
+        slope = fma(multiply(negative, c), c, one)
+        store(d_c, at + done, multiply(multiply(out, rest), slope))
+        apart = fma(negative, c, load(like, h, at + done))
+        store(d_zr, d + done, multiply(multiply(out, apart), multiply(z, rest)))
+        store(dh, at + done, multiply(out, z))
+        done += lanes
+    return done
+
+
+@njit(cache=True)
+def _unmix(gates, g, h, dh, d_c, at, d_zr, d, hidden):
+    done = _unmix_block(
+        zeros32(gates), lanes32(gates), gates, g, h, dh, d_c, at, d_zr, d, hidden, 0
+    )
+    _unmix_block(zeros1(gates), 1, gates, g, h, dh, d_c, at, d_zr, d, hidden, done)
+
+
+@njit(cache=True)
+def _ungate_block(like, lanes, gates, g, h, dh, d_rh, at, d_zr, d, hidden, done):
+    """Gradient of r's input, and of h through r · h."""
+    one, negative = splat(like, 1.0), splat(like, -1.0)
+    while done + lanes <= hidden:
+        r = load(like, gates, g + hidden + done)
+        out = load(like, d_rh, at + done)
+        slope = multiply(r, fma(negative, r, one))
+        store(d_zr, d + done, multiply(multiply(out, load(like, h, at + done)), slope))
+        store(dh, at + done, fma(out, r, load(like, dh, at + done)))
+        done += lanes
+    return done
+
+
+@njit(cache=True)
+def _ungate(gates, g, h, dh, d_rh, at, d_zr, d, hidden):
+    done = _ungate_block(
+        zeros32(gates), lanes32(gates), gates, g, h, dh, d_rh, at, d_zr, d, hidden, 0
+    )
+    _ungate_block(zeros1(gates), 1, gates, g, h, dh, d_rh, at, d_zr, d, hidden, done)
 
 
 @njit(cache=True, nogil=True)
@@ -25,44 +127,35 @@ def _forward(first, rows, windows, snapshots, slots, projected, start, w_zr, w_c
     ``hs`` [steps + 1, R, H] receives the states, ``gates`` [steps, R, 3H] z, r and c.
     """
     steps, hidden = slots.shape[0], w_c.shape[0]
-    g = gates.shape[2]
-    flat = projected.reshape(-1)
+    g, two = 3 * hidden, 2 * hidden
     for q in range(rows):
         for j in range(hidden):
             hs[0, q, j] = start[first + q, j] if start.size else 0
-    zr = tmp[: rows * 2 * hidden]
-    rh = tmp[rows * 2 * hidden : rows * 3 * hidden]
-    cand = tmp[rows * 3 * hidden : rows * 4 * hidden]
+    zr = tmp[: rows * two].reshape(rows, two)
+    rh = tmp[rows * two : rows * 3 * hidden].reshape(rows, hidden)
+    cand = tmp[rows * 3 * hidden : rows * 4 * hidden].reshape(rows, hidden)
+    flat, p_zr, p_rh, p_cand = pointer(projected), pointer(zr), pointer(rh), pointer(cand)
     for k in range(steps):
         still = k == 0 and start.size == 0
         h = hs[k][:rows]
+        now, after, kept = pointer(h), pointer(hs[k + 1]), pointer(gates[k])
         if still:
             zr[:] = 0
+            cand[:] = 0
         else:
-            np.dot(h, w_zr, zr.reshape(rows, 2 * hidden))
+            np.dot(h, w_zr, zr)
         for q in range(rows):
             node, b = divmod(first + q, windows)
             at = (node * snapshots + slots[k, b]) * g
-            logistic_add(zr, q * 2 * hidden, flat, at, 2 * hidden)
-        if still:
-            cand[:] = 0
-        else:
-            for q in range(rows):
-                for j in range(hidden):
-                    rh[q * hidden + j] = zr[q * 2 * hidden + hidden + j] * h[q, j]
-            np.dot(rh.reshape(rows, hidden), w_c, cand.reshape(rows, hidden))
+            logistic_add(p_zr, q * two, flat, at, two)
+            _gated(p_rh, q * hidden, p_zr, q * two, now, q * hidden, hidden)
+        if not still:
+            np.dot(rh, w_c, cand)
         for q in range(rows):
             node, b = divmod(first + q, windows)
-            at = (node * snapshots + slots[k, b]) * g + 2 * hidden
-            tanh_add(cand, q * hidden, flat, at, hidden)
-            for j in range(hidden):
-                z = zr[q * 2 * hidden + j]
-                c = cand[q * hidden + j]
-                hs[k + 1, q, j] = z * h[q, j] + (1 - z) * c
-            for j in range(2 * hidden):
-                gates[k, q, j] = zr[q * 2 * hidden + j]
-            for j in range(hidden):
-                gates[k, q, 2 * hidden + j] = cand[q * hidden + j]
+            at = (node * snapshots + slots[k, b]) * g + two
+            tanh_add(p_cand, q * hidden, flat, at, hidden)
+            _mix(p_zr, q * two, p_cand, q * hidden, now, q * hidden, after, kept, q * g, hidden)
 
 
 @njit(cache=True, nogil=True)
@@ -71,52 +164,42 @@ def _backward(
     d_projected, d_start, d_w_zr, d_w_c, tmp,
 ):  # fmt: skip
     steps, hidden = slots.shape[0], w_c_t.shape[0]
+    g, two = 3 * hidden, 2 * hidden
     dh = tmp[: rows * hidden].reshape(rows, hidden)
-    d_c = tmp[rows * hidden : rows * 2 * hidden].reshape(rows, hidden)
-    d_rh = tmp[rows * 2 * hidden : rows * 3 * hidden].reshape(rows, hidden)
+    d_c = tmp[rows * hidden : rows * two].reshape(rows, hidden)
+    d_rh = tmp[rows * two : rows * 3 * hidden].reshape(rows, hidden)
     rh = tmp[rows * 3 * hidden : rows * 4 * hidden].reshape(rows, hidden)
-    d_zr = tmp[rows * 4 * hidden : rows * 6 * hidden].reshape(rows, 2 * hidden)
+    d_zr = tmp[rows * 4 * hidden : rows * 6 * hidden].reshape(rows, two)
     back = tmp[rows * 6 * hidden : rows * 7 * hidden].reshape(rows, hidden)
+    p_dh, p_dc, p_drh, p_rh = pointer(dh), pointer(d_c), pointer(d_rh), pointer(rh)
+    p_dzr, p_back, target = pointer(d_zr), pointer(back), pointer(d_projected)
     dh[:] = 0
     for k in range(steps - 1, -1, -1):
         still = k == 0 and start.size == 0
         if every or k == steps - 1:
-            out = d_out[k if every else 0]
-            for q in range(rows):
-                for j in range(hidden):
-                    dh[q, j] += out[first + q, j]
-        h, gate = hs[k], gates[k]
+            out = pointer(d_out[k if every else 0])
+            add_to(p_dh, 0, out, first * hidden, rows * hidden)
+        h, gate = pointer(hs[k]), pointer(gates[k])
         for q in range(rows):
-            for j in range(hidden):
-                z, r, c = gate[q, j], gate[q, hidden + j], gate[q, 2 * hidden + j]
-                d = dh[q, j]
-                d_c[q, j] = d * (1 - z) * (1 - c * c)
-                d_zr[q, j] = d * (h[q, j] - c) * z * (1 - z)
-                dh[q, j] = d * z
-                rh[q, j] = r * h[q, j]
+            at = q * hidden
+            _unmix(gate, q * g, h, p_dh, p_dc, at, p_dzr, q * two, hidden)
+            _gated(p_rh, at, gate, q * g, h, at, hidden)
         if still:
             d_zr[:, hidden:] = 0
         else:
             np.dot(d_c, w_c_t, d_rh)
             for q in range(rows):
-                for j in range(hidden):
-                    r = gate[q, hidden + j]
-                    d = d_rh[q, j]
-                    d_zr[q, hidden + j] = d * h[q, j] * r * (1 - r)
-                    dh[q, j] += d * r
+                at = q * hidden
+                _ungate(gate, q * g, h, p_dh, p_drh, at, p_dzr, q * two + hidden, hidden)
             np.dot(d_zr, w_zr_t, back)
-            for q in range(rows):
-                for j in range(hidden):
-                    dh[q, j] += back[q, j]
-            d_w_zr += np.dot(h[:rows].T, d_zr)
+            add_to(p_dh, 0, p_back, 0, rows * hidden)
+            d_w_zr += np.dot(hs[k][:rows].T, d_zr)
             d_w_c += np.dot(rh.T, d_c)
         for q in range(rows):
             node, b = divmod(first + q, windows)
-            target = d_projected[node, slots[k, b]]
-            for j in range(2 * hidden):
-                target[j] += d_zr[q, j]
-            for j in range(hidden):
-                target[2 * hidden + j] += d_c[q, j]
+            at = (node * snapshots + slots[k, b]) * g
+            add_to(target, at, p_dzr, q * two, two)
+            add_to(target, at + two, p_dc, q * hidden, hidden)
     if d_start.size:
         for q in range(rows):
             for j in range(hidden):

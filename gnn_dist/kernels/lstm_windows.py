@@ -13,25 +13,120 @@ Rows are taken in chunks that stay in cache for all steps of both layers; see ``
 import numpy as np
 from numba import njit
 
-from gnn_dist.kernels.pointwise import logistic_add, tanh_add
+from gnn_dist.kernels.pointwise import add_to, copy_to, logistic_add, tanh_add
+from gnn_dist.kernels.vector import (
+    fma,
+    lanes32,
+    load,
+    multiply,
+    pointer,
+    splat,
+    store,
+    zeros1,
+    zeros32,
+)
+
+# Arithmetic of a row is done on short vectors through pointers: an array that is handed to a helper
+# costs atomic reference counts at every row, and loops over this many arrays stay scalar.
 
 
 @njit(inline="always")
-def _gates(buffer, at, other, start, hidden):
-    logistic_add(buffer, at, other, start, 2 * hidden)
-    tanh_add(buffer, at + 2 * hidden, other, start + 2 * hidden, hidden)
-    logistic_add(buffer, at + 3 * hidden, other, start + 3 * hidden, hidden)
+def _gates(gates, at, other, start, hidden):
+    logistic_add(gates, at, other, start, 2 * hidden)
+    tanh_add(gates, at + 2 * hidden, other, start + 2 * hidden, hidden)
+    logistic_add(gates, at + 3 * hidden, other, start + 3 * hidden, hidden)
 
 
-@njit(inline="always")
-def _state(gates, at, before, after, squashed, zero, q, hidden):
-    """``after = f · before + i · g``; ``squashed`` holds tanh of it."""
-    for j in range(hidden):
-        i, f, g = gates[at + j], gates[at + hidden + j], gates[at + 2 * hidden + j]
-        c = f * before[q, j] + i * g
-        after[q, j] = c
-        squashed[q * hidden + j] = c
-    tanh_add(squashed, q * hidden, zero, 0, hidden)
+@njit(cache=True)
+def _cells_block(like, lanes, gates, at, before, b, after, a, squashed, s, hidden, done):
+    """``after = f · before + i · g``, twice: one copy is squashed next."""
+    while done + lanes <= hidden:
+        i = load(like, gates, at + done)
+        f = load(like, gates, at + hidden + done)
+        g = load(like, gates, at + 2 * hidden + done)
+        c = fma(f, load(like, before, b + done), multiply(i, g))
+        store(after, a + done, c)
+        store(squashed, s + done, c)
+        done += lanes
+    return done
+
+
+@njit(cache=True)
+def _outputs_block(like, lanes, gates, at, squashed, s, out, o, hidden, done):
+    """``out = o · tanh(c)``."""
+    while done + lanes <= hidden:
+        value = load(like, gates, at + 3 * hidden + done)
+        store(out, o + done, multiply(value, load(like, squashed, s + done)))
+        done += lanes
+    return done
+
+
+@njit(cache=True)
+def _cells_back_block(
+    like, lanes, gates, at, before, b, squashed, s, dh, h, dc, q, d_gates, d, hidden, done,
+):  # fmt: skip
+    """Gradient of the gates' inputs from that of h and c; ``dc`` becomes that of the c before."""
+    one, negative = splat(like, 1.0), splat(like, -1.0)
+    while done + lanes <= hidden:
+        i = load(like, gates, at + done)
+        f = load(like, gates, at + hidden + done)
+        g = load(like, gates, at + 2 * hidden + done)
+        o = load(like, gates, at + 3 * hidden + done)
+        t = load(like, squashed, s + done)
+        out = load(like, dh, h + done)
+        slope = fma(multiply(negative, t), t, one)
+        c = fma(multiply(out, o), slope, load(like, dc, q + done))
+        d_i = multiply(multiply(c, g), multiply(i, fma(negative, i, one)))
+        d_f = multiply(multiply(c, load(like, before, b + done)),
+                       multiply(f, fma(negative, f, one)))  # fmt: skip
+        d_g = multiply(multiply(c, i), fma(multiply(negative, g), g, one))
+        d_o = multiply(multiply(out, t), multiply(o, fma(negative, o, one)))
+        store(d_gates, d + done, d_i)
+        store(d_gates, d + hidden + done, d_f)
+        store(d_gates, d + 2 * hidden + done, d_g)
+        store(d_gates, d + 3 * hidden + done, d_o)
+        store(dc, q + done, multiply(c, f))
+        done += lanes
+    return done
+
+
+@njit(cache=True)
+def _cells(gates, at, before, b, after, a, squashed, s, hidden):
+    done = _cells_block(
+        zeros32(gates), lanes32(gates), gates, at, before, b, after, a, squashed, s, hidden, 0
+    )
+    _cells_block(zeros1(gates), 1, gates, at, before, b, after, a, squashed, s, hidden, done)
+
+
+@njit(cache=True)
+def _outputs(gates, at, squashed, s, out, o, hidden):
+    done = _outputs_block(zeros32(gates), lanes32(gates), gates, at, squashed, s, out, o, hidden, 0)
+    _outputs_block(zeros1(gates), 1, gates, at, squashed, s, out, o, hidden, done)
+
+
+@njit(cache=True)
+def _cells_back(gates, at, before, b, squashed, s, dh, h, dc, q, d_gates, d, hidden):
+    done = _cells_back_block(
+        zeros32(gates),
+        lanes32(gates),
+        gates,
+        at,
+        before,
+        b,
+        squashed,
+        s,
+        dh,
+        h,
+        dc,
+        q,
+        d_gates,
+        d,
+        hidden,
+        0,
+    )
+    _cells_back_block(
+        zeros1(gates), 1, gates, at, before, b, squashed, s, dh, h, dc, q, d_gates, d, hidden, done
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -42,13 +137,13 @@ def _forward(
     [2, steps + 1, R, H], ``gates`` [2, steps, R, 4H], all kept for the backward pass."""
     steps, hidden = slots.shape[0], w1.shape[0]
     g = 4 * hidden
-    flat = projected.reshape(-1)
     stride = projected.shape[2]
-    squashed = tmp[: rows * hidden]
-    zero = tmp[rows * hidden : (rows + 1) * hidden]
-    own = tmp[(rows + 1) * hidden : (rows + 1) * hidden + rows * hidden].reshape(rows, hidden)
-    pair = tmp[(2 * rows + 1) * hidden : (4 * rows + 1) * hidden].reshape(rows, 2 * hidden)
-    zero[:] = 0
+    squashed = pointer(tmp)
+    zero = pointer(tmp[hidden:])
+    own = tmp[2 * hidden : (rows + 2) * hidden].reshape(rows, hidden)
+    pair = tmp[(rows + 2) * hidden : (3 * rows + 2) * hidden].reshape(rows, 2 * hidden)
+    tmp[: 2 * hidden] = 0
+    flat, fixed, p_own, p_pair = pointer(projected), pointer(bias), pointer(own), pointer(pair)
     for q in range(rows):
         for j in range(hidden):
             hs[0, q, j] = start[0, first + q, j] if start.size else 0
@@ -57,51 +152,31 @@ def _forward(
             cs[1, 0, q, j] = start[3, first + q, j] if start.size else 0
     for k in range(steps):
         g1, g2 = gates[0, k][:rows], gates[1, k][:rows]
+        h, h_next = pointer(hs[k]), pointer(hs[k + 1])
         if k == 0 and start.size == 0:
             g1[:] = 0
         else:
             for q in range(rows):
-                for j in range(hidden):
-                    own[q, j] = hs[k, q, j]
+                copy_to(p_own, q * hidden, h, 2 * q * hidden, hidden)
             np.dot(own, w1, g1)
-        line = g1.reshape(-1)
+        line, c, c_next = pointer(g1), pointer(cs[0, k]), pointer(cs[0, k + 1])
         for q in range(rows):
             node, b = divmod(first + q, windows)
-            _gates(line, q * g, flat, (node * snapshots + slots[k, b]) * stride, hidden)
-            _state(line, q * g, cs[0, k], cs[0, k + 1], squashed, zero, q, hidden)
-            for j in range(hidden):
-                h = g1[q, 3 * hidden + j] * squashed[q * hidden + j]
-                hs[k + 1, q, j] = h
-                pair[q, j] = h
-                pair[q, hidden + j] = hs[k, q, hidden + j]
+            at, cell, both = q * g, q * hidden, 2 * q * hidden
+            _gates(line, at, flat, (node * snapshots + slots[k, b]) * stride, hidden)
+            _cells(line, at, c, cell, c_next, cell, squashed, 0, hidden)
+            tanh_add(squashed, 0, zero, 0, hidden)
+            _outputs(line, at, squashed, 0, h_next, both, hidden)
+            copy_to(p_pair, both, h_next, both, hidden)
+            copy_to(p_pair, both + hidden, h, both + hidden, hidden)
         np.dot(pair, w2, g2)
-        line = g2.reshape(-1)
+        line, c, c_next = pointer(g2), pointer(cs[1, k]), pointer(cs[1, k + 1])
         for q in range(rows):
-            _gates(line, q * g, bias, 0, hidden)
-            _state(line, q * g, cs[1, k], cs[1, k + 1], squashed, zero, q, hidden)
-            for j in range(hidden):
-                hs[k + 1, q, hidden + j] = g2[q, 3 * hidden + j] * squashed[q * hidden + j]
-
-
-@njit(inline="always")
-def _cell_back(gates, before, after, dh, shift, dc, d_gates, squashed, zero, rows, hidden):
-    """Gradient of the gates' inputs from that of h (``dh`` columns from ``shift``) and c."""
-    one = zero[0] + 1
-    for q in range(rows):
-        for j in range(hidden):
-            squashed[j] = after[q, j]
-        tanh_add(squashed, 0, zero, 0, hidden)
-        for j in range(hidden):
-            i, f = gates[q, j], gates[q, hidden + j]
-            g, o = gates[q, 2 * hidden + j], gates[q, 3 * hidden + j]
-            t = squashed[j]
-            d = dh[q, shift + j]
-            c = dc[q, j] + d * o * (one - t * t)
-            d_gates[q, j] = c * g * i * (one - i)
-            d_gates[q, hidden + j] = c * before[q, j] * f * (one - f)
-            d_gates[q, 2 * hidden + j] = c * i * (one - g * g)
-            d_gates[q, 3 * hidden + j] = d * t * o * (one - o)
-            dc[q, j] = c * f
+            at, cell, both = q * g, q * hidden, 2 * q * hidden + hidden
+            _gates(line, at, fixed, 0, hidden)
+            _cells(line, at, c, cell, c_next, cell, squashed, 0, hidden)
+            tanh_add(squashed, 0, zero, 0, hidden)
+            _outputs(line, at, squashed, 0, h_next, both, hidden)
 
 
 @njit(cache=True, nogil=True)
@@ -119,50 +194,55 @@ def _backward(
     back = tmp[10 * size : 12 * size].reshape(rows, 2 * hidden)
     own = tmp[12 * size : 13 * size].reshape(rows, hidden)
     back1 = tmp[13 * size : 14 * size].reshape(rows, hidden)
-    squashed = np.empty(hidden, tmp.dtype)
-    zero = np.zeros(hidden, tmp.dtype)
+    squashed, zero = pointer(tmp[14 * size :]), pointer(tmp[14 * size + hidden :])
+    tmp[14 * size : 14 * size + 2 * hidden] = 0
     dh[:] = 0
     dc1[:] = 0
     dc2[:] = 0
+    p_dh, p_dc1, p_dc2, p_back = pointer(dh), pointer(dc1), pointer(dc2), pointer(back)
+    p_gates, p_bias, p_own, p_pair = pointer(d_gates), pointer(d_bias), pointer(own), pointer(pair)
+    p_back1, target, snapshots = pointer(back1), pointer(d_projected), d_projected.shape[1]
+    g, two, stride = 4 * hidden, 2 * hidden, d_projected.shape[2]
     for k in range(steps - 1, -1, -1):
+        h, h_next = pointer(hs[k]), pointer(hs[k + 1])
         if every or k == steps - 1:
-            out = d_out[k if every else 0]
-            for q in range(rows):
-                for j in range(2 * hidden):
-                    dh[q, j] += out[first + q, j]
-        _cell_back(
-            gates[1, k], cs[1, k], cs[1, k + 1], dh, hidden, dc2, d_gates, squashed, zero, rows,
-            hidden,
-        )  # fmt: skip
+            out = pointer(d_out[k if every else 0])
+            add_to(p_dh, 0, out, first * two, rows * two)
+        gate, before, after = pointer(gates[1, k]), pointer(cs[1, k]), pointer(cs[1, k + 1])
         for q in range(rows):
-            for j in range(4 * hidden):
-                d_bias[j] += d_gates[q, j]
-            for j in range(hidden):
-                pair[q, j] = hs[k + 1, q, j]
-                pair[q, hidden + j] = hs[k, q, hidden + j]
+            cell, both = q * hidden, q * two
+            copy_to(squashed, 0, after, cell, hidden)
+            tanh_add(squashed, 0, zero, 0, hidden)
+            _cells_back(
+                gate, q * g, before, cell, squashed, 0, p_dh, both + hidden,
+                p_dc2, cell, p_gates, q * g, hidden,
+            )  # fmt: skip
+            add_to(p_bias, 0, p_gates, q * g, g)
+            copy_to(p_pair, both, h_next, both, hidden)
+            copy_to(p_pair, both + hidden, h, both + hidden, hidden)
         d_w2 += np.dot(pair.T, d_gates)
         np.dot(d_gates, w2_t, back)
-        for q in range(rows):
-            for j in range(hidden):
-                dh[q, j] += back[q, j]
-                dh[q, hidden + j] = back[q, hidden + j]
-        _cell_back(
-            gates[0, k], cs[0, k], cs[0, k + 1], dh, 0, dc1, d_gates, squashed, zero, rows, hidden
-        )
+        gate, before, after = pointer(gates[0, k]), pointer(cs[0, k]), pointer(cs[0, k + 1])
         for q in range(rows):
             node, b = divmod(first + q, windows)
-            target = d_projected[node, slots[k, b]]
-            for j in range(4 * hidden):
-                target[j] += d_gates[q, j]
+            cell, both = q * hidden, q * two
+            add_to(p_dh, both, p_back, both, hidden)
+            copy_to(p_dh, both + hidden, p_back, both + hidden, hidden)
+            copy_to(squashed, 0, after, cell, hidden)
+            tanh_add(squashed, 0, zero, 0, hidden)
+            _cells_back(
+                gate, q * g, before, cell, squashed, 0, p_dh, both, p_dc1,
+                cell, p_gates, q * g, hidden,
+            )  # fmt: skip
+            at = (node * snapshots + slots[k, b]) * stride
+            add_to(target, at, p_gates, q * g, g)
         if k > 0 or start.size:
             for q in range(rows):
-                for j in range(hidden):
-                    own[q, j] = hs[k, q, j]
+                copy_to(p_own, q * hidden, h, q * two, hidden)
             d_w1 += np.dot(own.T, d_gates)
             np.dot(d_gates, w1_t, back1)
             for q in range(rows):
-                for j in range(hidden):
-                    dh[q, j] = back1[q, j]
+                copy_to(p_dh, q * two, p_back1, q * hidden, hidden)
     if d_start.size:
         for q in range(rows):
             for j in range(hidden):
@@ -193,7 +273,7 @@ def forward_parts(
     hs_own = np.empty((own * (steps + 1), most, 2 * hidden), projected.dtype)
     cs_own = np.empty((own * 2, steps + 1, most, hidden), projected.dtype)
     gates_own = np.empty((own * 2, steps, most, 4 * hidden), projected.dtype)
-    tmp = np.empty((4 * most + 1) * hidden, projected.dtype)
+    tmp = np.empty((3 * most + 2) * hidden, projected.dtype)
     per_part = -(-nodes // parts)
     chunks_a_part = -(-per_part // chunk)
     for part in range(lo, hi):
@@ -233,7 +313,7 @@ def backward_parts(
     hs_own = np.empty((own * (steps + 1), most, 2 * hidden), projected.dtype)
     cs_own = np.empty((own * 2, steps + 1, most, hidden), projected.dtype)
     gates_own = np.empty((own * 2, steps, most, 4 * hidden), projected.dtype)
-    tmp = np.empty((14 * most + 1) * hidden, projected.dtype)
+    tmp = np.empty((14 * most + 2) * hidden, projected.dtype)
     per_part = -(-nodes // parts)
     chunks_a_part = -(-per_part // chunk)
     for part in range(lo, hi):

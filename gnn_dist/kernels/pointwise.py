@@ -17,6 +17,7 @@ from gnn_dist.kernels.vector import (
     add,
     divide,
     fma,
+    lanes32,
     load,
     maximum,
     multiply,
@@ -91,7 +92,7 @@ def logistic_add(x, at, other, start, n):
     raise TypeError("for numba kernels only")
 
 
-@overload(tanh_add, inline="always")
+@overload(tanh_add)
 def _tanh_add(x, at, other, start, n):
     if x.dtype == types.float32:
 
@@ -114,7 +115,7 @@ def _tanh_add(x, at, other, start, n):
     return scalars
 
 
-@overload(logistic_add, inline="always")
+@overload(logistic_add)
 def _logistic_add(x, at, other, start, n):
     if x.dtype == types.float32:
 
@@ -136,3 +137,35 @@ def _logistic_add(x, at, other, start, n):
             x[at + i] = 0.5 + 0.5 * math.tanh(0.5 * value)
 
     return scalars
+
+
+@njit(cache=True)
+def _add_to_block(like, lanes, x, at, y, start, count, done):
+    """``x[at ...] += y[start ...]``."""
+    while done + lanes <= count:
+        store(x, at + done, add(load(like, x, at + done), load(like, y, start + done)))
+        done += lanes
+    return done
+
+
+@njit(cache=True)
+def _copy_to_block(like, lanes, x, at, y, start, count, done):
+    """``x[at ...] = y[start ...]``."""
+    while done + lanes <= count:
+        store(x, at + done, load(like, y, start + done))
+        done += lanes
+    return done
+
+
+@njit(cache=True)
+def add_to(x, at, y, start, n):
+    """``x[at : at + n] += y[start : start + n]``, of pointers."""
+    done = _add_to_block(zeros32(x), lanes32(x), x, at, y, start, n, 0)
+    _add_to_block(zeros1(x), 1, x, at, y, start, n, done)
+
+
+@njit(cache=True)
+def copy_to(x, at, y, start, n):
+    """``x[at : at + n] = y[start : start + n]``, of pointers."""
+    done = _copy_to_block(zeros32(x), lanes32(x), x, at, y, start, n, 0)
+    _copy_to_block(zeros1(x), 1, x, at, y, start, n, done)

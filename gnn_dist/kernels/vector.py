@@ -17,7 +17,7 @@ from llvmlite import ir
 from numba import njit
 from numba.core import cgutils, types
 from numba.core.datamodel import models
-from numba.extending import intrinsic, register_model
+from numba.extending import intrinsic, overload, register_model
 
 _LLVM = {
     types.float32: ir.FloatType(),
@@ -63,6 +63,17 @@ def pointer(typingctx, array):
         return context.make_array(signature.args[0])(context, builder, args[0]).data
 
     return types.CPointer(array.dtype)(array), codegen
+
+
+def lanes32(array):
+    """Lanes of ``zeros32(array)``."""
+    raise TypeError("for numba kernels only")
+
+
+@overload(lanes32, inline="always")
+def _lanes32(array):
+    lanes = 32 // _BYTES[array.dtype]
+    return lambda array: lanes
 
 
 @intrinsic
