@@ -173,7 +173,8 @@ class Loader:
 def share_of(plan: EpochPlan, epoch: int, order: np.ndarray, rank: int, batch: int) -> Share:
     """What ``rank`` takes of a batch; ``order`` is that of the epoch."""
     positions = plan.batch(order, batch)
-    return Share(BatchIndex(epoch, batch), plan.share(positions, rank), len(positions))
+    seeds = plan.share(positions, rank)
+    return Share(BatchIndex(epoch, batch), seeds, len(positions), plan.global_ids[positions])
 
 
 def rehearse(
@@ -190,8 +191,8 @@ def rehearse(
 def sample_shares(
     sampler: Sampler, topology: Topology, shares: Sequence[Share], seed: int
 ) -> list[MiniBatch]:
-    """In one call where there are several and the sampler can; else one by one."""
-    if len(shares) > 1 and isinstance(sampler, BulkSampler):
+    """In one call where the sampler can; else one by one."""
+    if isinstance(sampler, BulkSampler):
         return sampler.sample_bulk(topology, shares, seed=seed)
     batches = []
     for share in shares:

@@ -38,6 +38,12 @@ def own_rows(x: Tensor | FeatureRows, block: Block) -> Tensor:
     return FeatureRows(x.table, x.index[: block.num_dst], x.dtype).materialise()
 
 
+def edge_weight(x: Tensor | FeatureRows, block: Block) -> Tensor | None:
+    """``block.weight`` in the dtype of the rows that it multiplies: the importance of sampled
+    edges, say."""
+    return None if block.weight is None else block.weight.to(x.dtype)
+
+
 def transform_first(block: Block, in_features: int, out_features: int) -> bool:
     """Whether it is cheaper to multiply the sources' rows by the weights before aggregating them.
 
@@ -88,15 +94,17 @@ class SAGEConv(nn.Module):
 
     def forward(self, x: Tensor | FeatureRows, block: Block) -> Tensor:
         n, m = self.in_features, self.out_features
+        weight = None if self.aggregator == "max" else edge_weight(x, block)
         if self.aggregator != "max" and isinstance(x, Tensor) and transform_first(block, n, m):
             own, others = self.weight.chunk(2, dim=1)
             out = F.linear(x[: block.num_dst], own, self.bias)
-            out = out + aggregate(F.linear(x, others), block, self.aggregator)
+            out = out + aggregate(F.linear(x, others), block, self.aggregator, weight)
         else:
-            if self.aggregator == "mean":
+            if self.aggregator == "mean" and weight is None:
                 rows = self_mean(x, block)
             else:
-                rows = torch.cat((own_rows(x, block), aggregate(x, block, self.aggregator)), dim=1)
+                mixed = aggregate(x, block, self.aggregator, weight)
+                rows = torch.cat((own_rows(x, block), mixed), dim=1)
             out = F.linear(rows, self.weight, self.bias)
         return F.normalize(out, dim=1) if self.normalize else out
 
@@ -141,7 +149,8 @@ class GCNConv(nn.Module):
     def _propagate(self, x: Tensor | FeatureRows, block: Block) -> Tensor:
         if self.norm == "right":
             count = (block.degrees() + 1).to(x.dtype)[:, None]
-            return (aggregate(x, block, "sum") + own_rows(x, block)) / count
+            mixed = aggregate(x, block, "sum", edge_weight(x, block))
+            return (mixed + own_rows(x, block)) / count
         weight = block.edge.get(GCN_EDGE_TENSOR)
         if weight is None:
             raise InputError(
@@ -149,7 +158,9 @@ class GCNConv(nn.Module):
                 "gnn_dist.nn.gcn_norm returns and name the tensor in the sampler's edge=, or "
                 "build the model with norm='right'"
             )
-        return aggregate(x, block, "mean", weight.to(x.dtype))
+        weight = weight.to(x.dtype)
+        importance = edge_weight(x, block)
+        return aggregate(x, block, "mean", weight if importance is None else weight * importance)
 
 
 class GATConv(nn.Module):
@@ -231,7 +242,9 @@ class GINConv(nn.Module):
             self.register_buffer("eps", value)
 
     def forward(self, x: Tensor | FeatureRows, block: Block) -> Tensor:
-        return self.mlp(aggregate(x, block, "sum") + (1 + self.eps) * own_rows(x, block))
+        return self.mlp(
+            aggregate(x, block, "sum", edge_weight(x, block)) + (1 + self.eps) * own_rows(x, block)
+        )
 
 
 def block_with_self_loops(block: Block) -> Block:

@@ -198,7 +198,12 @@ class SAGE(GNN):
         layer = cast(GraphLayer, self.layers[i])
         conv, last = cast(SAGEConv, layer.conv), layer.activation is None
         drops_input = i == 0 and self.training and self.input_dropout > 0
-        if not self.fused or drops_input or (first and not _readable(x, conv.weight)):
+        if (
+            not self.fused
+            or block.weight is not None
+            or drops_input
+            or (first and not _readable(x, conv.weight))
+        ):
             return None
         simple = conv.aggregator == "mean" and not conv.normalize and layer.norm is None
         simple &= layer.shortcut is None and (last or type(layer.activation) is nn.ReLU)

@@ -5,6 +5,9 @@
 the same code over both and returns the same mini-batch.
 """
 
+from gnn_dist.sampling.labor import LaborSampler
+from gnn_dist.sampling.layerwise import FastGcnSampler, LadiesSampler
+from gnn_dist.sampling.matrix import MatrixTopology
 from gnn_dist.sampling.neighbor import (
     NeighborSampler,
     Share,
@@ -15,14 +18,23 @@ from gnn_dist.sampling.partitioned import PartitionedTopology
 from gnn_dist.sampling.relabel import Relabeller
 from gnn_dist.sampling.topology import ALL, Keys, LocalTopology, Neighbours, Topology
 
-BUILTIN = {"neighbor": "gnn_dist.sampling.neighbor.NeighborSampler"}
+BUILTIN = {
+    "neighbor": "gnn_dist.sampling.neighbor.NeighborSampler",
+    "labor": "gnn_dist.sampling.labor.LaborSampler",
+    "ladies": "gnn_dist.sampling.layerwise.LadiesSampler",
+    "fastgcn": "gnn_dist.sampling.layerwise.FastGcnSampler",
+}
 """Short names of samplers."""
 
 __all__ = [
     "ALL",
     "BUILTIN",
+    "FastGcnSampler",
     "Keys",
+    "LaborSampler",
+    "LadiesSampler",
     "LocalTopology",
+    "MatrixTopology",
     "NeighborSampler",
     "Neighbours",
     "PartitionedTopology",

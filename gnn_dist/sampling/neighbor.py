@@ -25,12 +25,14 @@ class Share:
     Attributes:
         index: which global batch.
         seeds: int64[n] *global* ids, distinct.
-        global_seeds: seeds of the whole global batch; these alone where None.
+        global_seeds: how many seeds the whole global batch has; these alone where None.
+        batch_seeds: all of them, global ids, for samplers whose draws depend on the whole batch.
     """
 
     index: BatchIndex
     seeds: np.ndarray | Tensor
     global_seeds: int | None = None
+    batch_seeds: np.ndarray | None = None
 
 
 @dataclass(frozen=True, init=False)
@@ -129,8 +131,8 @@ class NeighborSampler:
         for hop, fanout in enumerate(self.fanouts):
             bounds = np.zeros(len(shares) + 1, np.int64)
             np.cumsum([ids.size for ids in nodes], out=bounds[1:])
-            keys = Keys(tuple(self._key(seed, share.index, hop) for share in shares), bounds)
-            drawn = self._draw(topology, nodes[0] if alone else np.concatenate(nodes), fanout, keys)
+            keys = Keys(tuple(self.key(seed, share.index, hop) for share in shares), bounds)
+            drawn = self.draw(topology, nodes[0] if alone else np.concatenate(nodes), fanout, keys)
             layer = len(self.fanouts) - 1 - hop
             for b, (share, rows) in enumerate(zip(shares, split(drawn, bounds), strict=True)):
                 if not alone:  # one table numbers all batches: each enters anew
@@ -144,10 +146,12 @@ class NeighborSampler:
             for share, *made in zip(shares, seeds, nodes, blocks, strict=True)
         ]
 
-    def _key(self, seed: int, index: BatchIndex, hop: int) -> int:
+    def key(self, seed: int, index: BatchIndex, hop: int) -> int:
+        """The key of all draws of a hop."""
         return rng.fold(seed, Stream.NEIGHBOURS, index.epoch, index.batch, hop)
 
-    def _draw(self, topology: Topology, nodes: np.ndarray, fanout: int, keys: Keys) -> Neighbours:
+    def draw(self, topology: Topology, nodes: np.ndarray, fanout: int, keys: Keys) -> Neighbours:
+        """The in-edges of ``nodes`` (int64[n], global ids) that one hop takes."""
         return topology.sample(
             nodes,
             fanout,

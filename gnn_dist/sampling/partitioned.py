@@ -6,11 +6,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gnn_dist.cluster import Exchange, Placement
+from gnn_dist.cluster import Exchange, LocalExchange, Placement
 from gnn_dist.graph import index_dtype
 from gnn_dist.kernels import stitch as kernels
 from gnn_dist.kernels.sample import take
-from gnn_dist.sampling.topology import Keys, Neighbours, PartRows, check_weights, edge_tensor
+from gnn_dist.sampling.topology import (
+    Keys,
+    Neighbours,
+    PartRows,
+    check_weights,
+    edge_tensor,
+    running_masses,
+)
 from gnn_dist.sampling.wire import Layout, pack, unpack
 from gnn_dist.storage import PartitionedGraph
 
@@ -22,6 +29,7 @@ class _Request:
     fanout: int
     replace: bool
     weights: str | None
+    shared: bool
     edge_ids: bool
     edge: tuple[str, ...]
 
@@ -32,6 +40,7 @@ class _Request:
             keys,
             replace=self.replace,
             weights=self.weights,
+            shared=self.shared,
             edge_ids=self.edge_ids,
             edge=self.edge,
         )
@@ -42,24 +51,30 @@ class PartitionedTopology:
 
     A host samples its own parts in place, by memory maps that its ranks share. For another host's
     nodes one of that host's ranks is asked: one round of node ids and one of answers. Whether
-    there are such rounds is the placement's alone to say, so ranks agree on it.
+    there are such rounds is the placement's alone to say, so ranks agree on it. Without an exchange
+    it answers for the nodes of this host alone.
     """
 
-    def __init__(self, graph: PartitionedGraph, placement: Placement, exchange: Exchange) -> None:
+    def __init__(
+        self, graph: PartitionedGraph, placement: Placement, exchange: Exchange | None
+    ) -> None:
         assert placement.num_parts == graph.num_parts, (
             f"a placement of {placement.num_parts} parts for a graph of {graph.num_parts}"
         )
         self._graph = graph
-        self._exchange = exchange
-        self.collective = not placement.all_local
-        if self.collective:
+        self._exchange: Exchange = exchange or LocalExchange()
+        self.collective = exchange is not None and not placement.all_local
+        if self.collective and exchange is not None:
             assert (exchange.rank, exchange.size) == (placement.rank, placement.size), (
                 f"exchange of rank {exchange.rank} of {exchange.size} for a placement of rank "
                 f"{placement.rank} of {placement.size}"
             )
         self._offsets = np.asarray(graph.offsets, np.int64)
-        self._rows = {p: PartRows(graph.part(p)) for p in placement.local_parts}
+        book = np.asarray(graph.original_ids())
+        self._rows = {p: PartRows(graph.part(p), book) for p in placement.local_parts}
         self._identity = graph.num_parts == 1 and all(r.identity for r in self._rows.values())
+        self._speaks = placement.is_leader or not self.collective
+        self._masses: tuple[np.ndarray, np.ndarray] | None = None
         # who answers for a part: the part itself where it is here, else a rank
         self._answerer = np.array(
             [
@@ -78,6 +93,17 @@ class PartitionedTopology:
             return nodes
         return take(self._graph.original_ids(), nodes)
 
+    def source_masses(self) -> tuple[np.ndarray, np.ndarray]:
+        if self._masses is None:
+            mass = np.zeros(self.num_nodes, np.int64)
+            if self._speaks:
+                for rows in self._rows.values():
+                    rows.add_masses(mass)
+            if self.collective:
+                self._exchange.all_reduce_sum(torch.from_numpy(mass))
+            self._masses = running_masses(mass, self._graph.original_ids())
+        return self._masses
+
     def sample(
         self,
         nodes: np.ndarray,
@@ -86,6 +112,7 @@ class PartitionedTopology:
         *,
         replace: bool = False,
         weights: str | None = None,
+        shared: bool = False,
         edge_ids: bool = False,
         edge: Sequence[str] = (),
     ) -> Neighbours:
@@ -95,7 +122,7 @@ class PartitionedTopology:
         if weights is not None:
             spec = edge_tensor(self._graph.schema.edge, weights, "sampler.weights")
             check_weights(weights, spec.shape)
-        request = _Request(fanout, replace, weights, edge_ids, tuple(edge))
+        request = _Request(fanout, replace, weights, shared, edge_ids, tuple(edge))
         nodes = np.ascontiguousarray(nodes, np.int64)
         keys = Keys.of(key, nodes.size)
         if not self.collective:

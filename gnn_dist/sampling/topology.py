@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from gnn_dist.errors import InputError
-from gnn_dist.kernels import sample, sample_weighted
+from gnn_dist.kernels import sample, sample_layer, sample_weighted
 from gnn_dist.kernels.gather import gather
 from gnn_dist.storage import Part
 
@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 ALL = sample.ALL
 """The fan-out that takes every in-neighbour."""
+
+_NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,13 +96,15 @@ class Topology(Protocol):
         *,
         replace: bool = False,
         weights: str | None = None,
+        shared: bool = False,
         edge_ids: bool = False,
         edge: Sequence[str] = (),
     ) -> Neighbours:
         """Up to ``fanout`` in-edges of each of ``nodes`` (int64[n], global ids; -1 takes all).
 
         Without ``replace`` an edge is drawn at most once. ``weights`` names an edge tensor of
-        non-negative numbers: the probabilities of a draw are proportional to them.
+        non-negative numbers: the probabilities of a draw are proportional to them. ``shared``
+        draws by a variate of each source instead (see ``LaborSampler``), ``fanout`` in the mean.
         """
         ...
 
@@ -108,17 +112,29 @@ class Topology(Protocol):
         """int64[n] original ids of ``nodes`` (int64[n], global ids)."""
         ...
 
+    def source_masses(self) -> tuple[np.ndarray, np.ndarray]:
+        """What FastGCN's distribution is proportional to: (nodes with out-edges, int64[c] global
+        ids in the order of their original ids; int64[c] running sum of the column sums of A∘A).
+
+        Reads every edge once, when first called; collective where ``collective`` is.
+        """
+        ...
+
 
 class PartRows:
-    """The rows of one part, sampled where they lie. ``nodes`` are global ids that it owns."""
+    """The rows of one part, sampled where they lie. ``nodes`` are global ids that it owns.
 
-    def __init__(self, part: Part) -> None:
+    ``book`` int64[N] has the original id of every node of the graph.
+    """
+
+    def __init__(self, part: Part, book: np.ndarray) -> None:
         self.part = part
         ids = part.original_ids
         # ascending and distinct, so the ends alone tell
         self.identity = ids.size == 0 or (
             int(ids[0]) == part.first and int(ids[-1]) == part.first + ids.size - 1
         )
+        self._book = _NONE if self.identity and ids.size == book.size else book
         self._weights: dict[str, np.ndarray] = {}
 
     def original_ids(self, nodes: np.ndarray) -> np.ndarray:
@@ -134,6 +150,7 @@ class PartRows:
         *,
         replace: bool = False,
         weights: str | None = None,
+        shared: bool = False,
         edge_ids: bool = False,
         edge: Sequence[str] = (),
     ) -> Neighbours:
@@ -143,6 +160,8 @@ class PartRows:
         assert not rows.size or (rows.min() >= 0 and rows.max() < part.indptr.size - 1), (
             f"part {part.index} is asked for nodes that it does not own"
         )
+        if shared and fanout != ALL:
+            return self._sample_shared(rows, fanout, Keys.of(key, nodes.size), edge_ids, edge)
         probability = None if weights is None or fanout == ALL else self._weight(weights)
         if probability is None:
             starts, lengths, indptr = sample.extents(part.indptr, rows, fanout, replace)
@@ -173,12 +192,45 @@ class PartRows:
                     sample.fill(part.indices, *frontier, fanout, replace, sources, positions)
             if by_weight:
                 sources = sample.take(part.indices, positions)
+        return self._with_edges(indptr, sources, positions, edge_ids, edge)
+
+    def _sample_shared(
+        self, rows: np.ndarray, fanout: int, keys: Keys, edge_ids: bool, edge: Sequence[str]
+    ) -> Neighbours:
+        part = self.part
+        drawn = [
+            sample_layer.shared_positions(
+                part.indptr, part.indices, rows[at], fanout, value, self._book
+            )
+            for value, at, _ in keys.groups()
+        ]
+        positions = np.concatenate([_NONE, *(positions for _, positions in drawn)])
+        counts = np.concatenate([_NONE, *(np.diff(indptr) for indptr, _ in drawn)])
+        indptr = np.zeros(rows.size + 1, np.int64)
+        np.cumsum(counts, out=indptr[1:])
+        return self._with_edges(
+            indptr, sample.take(part.indices, positions), positions, edge_ids, edge
+        )
+
+    def _with_edges(
+        self,
+        indptr: np.ndarray,
+        sources: np.ndarray,
+        positions: np.ndarray,
+        edge_ids: bool,
+        edge: Sequence[str],
+    ) -> Neighbours:
+        part = self.part
         return Neighbours(
             indptr,
             sources,
             sample.take(part.edge_ids, positions) if edge_ids else None,
             {name: gather(edge_tensor(part.edge, name), positions) for name in edge},
         )
+
+    def add_masses(self, mass: np.ndarray) -> None:
+        """Add this part's column sums of A∘A to ``mass`` int64[N] (see ``sample_layer``)."""
+        sample_layer.squared_masses(self.part.indptr, self.part.indices, mass)
 
     def _weight(self, name: str) -> np.ndarray:
         """The weights as float32[e] or float64[e]; other dtypes are converted once."""
@@ -210,6 +262,14 @@ def check_weights(name: str, shape: Sequence[int]) -> None:
         )
 
 
+def running_masses(mass: np.ndarray, book: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """``mass`` int64[N] by global id as ``Topology.source_masses`` gives it; ``book``: original
+    ids."""
+    nodes = np.argsort(book).astype(np.int64, copy=False)
+    nodes = nodes[mass[nodes] > 0]
+    return nodes, np.cumsum(mass[nodes])
+
+
 class LocalTopology:
     """The whole graph in one part, in this process."""
 
@@ -221,7 +281,8 @@ class LocalTopology:
                 f"topology: part {part.index} is not the whole graph; use PartitionedTopology, or "
                 "PartitionedGraph.from_graph(graph).part(0)"
             )
-        self._rows = PartRows(part)
+        self._rows = PartRows(part, part.original_ids)
+        self._masses: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -235,12 +296,27 @@ class LocalTopology:
         *,
         replace: bool = False,
         weights: str | None = None,
+        shared: bool = False,
         edge_ids: bool = False,
         edge: Sequence[str] = (),
     ) -> Neighbours:
         return self._rows.sample(
-            nodes, fanout, key, replace=replace, weights=weights, edge_ids=edge_ids, edge=edge
+            nodes,
+            fanout,
+            key,
+            replace=replace,
+            weights=weights,
+            shared=shared,
+            edge_ids=edge_ids,
+            edge=edge,
         )
 
     def original_ids(self, nodes: np.ndarray) -> np.ndarray:
         return self._rows.original_ids(nodes)
+
+    def source_masses(self) -> tuple[np.ndarray, np.ndarray]:
+        if self._masses is None:
+            mass = np.zeros(self.num_nodes, np.int64)
+            self._rows.add_masses(mass)
+            self._masses = running_masses(mass, self._rows.part.original_ids)
+        return self._masses

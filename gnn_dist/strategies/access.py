@@ -21,7 +21,7 @@ from gnn_dist.features import (
     seed_probability,
 )
 from gnn_dist.loading import BulkSampler, EpochPlan, Homes, Horizon, Loader, Sampler, rehearse
-from gnn_dist.sampling import ALL, NeighborSampler, PartitionedTopology, Topology
+from gnn_dist.sampling import ALL, MatrixTopology, NeighborSampler, PartitionedTopology, Topology
 from gnn_dist.storage import PartitionedGraph
 
 
@@ -142,6 +142,13 @@ def topology_of(
     job: Config, graph: PartitionedGraph, placement: Placement, exchange: Exchange
 ) -> Topology:
     """Where neighbours come from, by ``sampler.engine``."""
+    if job.sampler.engine == "matrix":
+        if not placement.all_local:
+            raise InputError(
+                "config sampler.engine: matrix reads the whole graph in one host; use fused, or "
+                "let each host hold all of it with cluster.replication"
+            )
+        return MatrixTopology(graph)
     return PartitionedTopology(graph, placement, exchange)
 
 

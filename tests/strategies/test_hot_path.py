@@ -28,6 +28,10 @@ SETTINGS = {
         for policy in ("degree", "presample", "vip", "score")
     },
 }  # fmt: skip
+SAMPLERS = {
+    name: {"sampler.name": name, "sampler.fanouts": sizes, "sampler.bulk": 3}
+    for name, sizes in {"labor": [4, 3], "ladies": [40, 60], "fastgcn": [60, 80]}.items()
+}
 
 
 def job(changed: dict) -> config.Config:
@@ -69,13 +73,13 @@ def losses(world: World, changed: dict) -> tuple[list[float], dict, dict]:
 
 
 def all_settings(world: World) -> dict[str, tuple]:
-    return {name: losses(world, changed) for name, changed in SETTINGS.items()}
+    return {name: losses(world, changed) for name, changed in {**SETTINGS, **SAMPLERS}.items()}
 
 
 @pytest.fixture(scope="module")
 def runs() -> dict[str, tuple]:
     every = run_ranks(all_settings, RANKS, timeout=120)
-    assert all(rank.keys() == SETTINGS.keys() for rank in every)
+    assert all(rank.keys() == {**SETTINGS, **SAMPLERS}.keys() for rank in every)
     for rank in every:  # a loss is equal on every rank
         assert {name: run[0] for name, run in rank.items()} == {
             name: run[0] for name, run in every[0].items()
@@ -142,6 +146,19 @@ def test_what_was_foreseen_stands_beside_what_was_counted(runs, setting):
 def test_time_waited_for_features_is_part_of_the_wait_of_a_step(runs):
     for _, _, seconds in runs.values():
         assert 0 <= seconds["wait_features"] <= seconds["wait"] + 1e-9
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_every_sampler_trains_on_ranks_as_in_one_process(runs, sampler):
+    alone, _, _ = losses(World.local(), SAMPLERS[sampler])
+    assert runs[sampler][0] == pytest.approx(alone, rel=2e-4)  # float32, after 24 steps
+
+
+@pytest.mark.parametrize("sampler", [{}, *SAMPLERS.values()])
+def test_the_matrix_engine_gives_the_same_losses(sampler):
+    first = {**sampler, "train.batch_size": 100}
+    fused = losses(World.local(), first)[0]
+    assert losses(World.local(), {**first, "sampler.engine": "matrix"})[0] == fused
 
 
 def test_copies_must_fit_the_hosts():
