@@ -161,6 +161,18 @@ def test_the_matrix_engine_gives_the_same_losses(sampler):
     assert losses(World.local(), {**first, "sampler.engine": "matrix"})[0] == fused
 
 
+def test_a_plan_says_beforehand_what_the_report_says_of_the_run(runs):
+    plan = strategies.plan(job({**SETTINGS["vip"], "cluster.workers": RANKS}), parts())
+    for rank, found in zip(plan.ranks, runs["vip"][1]["cache"], strict=True):
+        assert rank.remote == pytest.approx(found["remote_rows_predicted"])
+        assert rank.hit_rate == pytest.approx(found["hit_rate_predicted"])
+    assert plan.rounds == 2 * 2 / 2 + 2 / 4
+    assert len(plan.text().splitlines()) == RANKS + 2
+    copies = strategies.plan(job({"cluster.workers": 2, "cluster.replication": 2}), parts())
+    assert copies.ranks == ()
+    assert "nothing is asked of others" in copies.text()
+
+
 def test_copies_must_fit_the_hosts():
     with pytest.raises(InputError, match=r"cluster.replication: 2 copies on 1 hosts"):
         strategies.build(job({"cluster.replication": 2}), World.local(), parts())
