@@ -24,6 +24,12 @@ BUILTIN: dict[str, str] = {
     "files": "gnn_dist.datasets.files.files",
     "routed": "gnn_dist.datasets.routed.routed",
     "hgr": "gnn_dist.datasets.hgr.hgr",
+    "england_covid": "gnn_dist.datasets.temporal.covid_job",
+    "chickenpox": "gnn_dist.datasets.temporal.chickenpox_job",
+    "twitter_tennis": "gnn_dist.datasets.temporal.tennis_job",
+    "bitcoin": "gnn_dist.datasets.temporal.bitcoin_job",
+    "college_messages": "gnn_dist.datasets.temporal.college_job",
+    "generated_snapshots": "gnn_dist.datasets.temporal.synthetic_job",
 }
 
 

@@ -71,6 +71,10 @@ def england_covid(path: str | Path, lags: int = 8) -> SnapshotSequence:
     Weighted directed graphs that change daily; features are the standardised cases of ``lags``
     days, the target those of the day after. Snapshot ``t`` has the edges of day ``t``, as in PyG
     Temporal.
+
+    Args:
+        path: the JSON file.
+        lags: days of cases that a node's features are.
     """
     data = _read_json(Path(path), ("edge_mapping", "time_periods", "y"))
     cases = _matrix(data["y"], "y")
@@ -100,6 +104,10 @@ def chickenpox(path: str | Path, lags: int = 4) -> SnapshotSequence:
 
     One static graph of neighbouring counties; features are the cases of ``lags`` weeks, the target
     those of the week after.
+
+    Args:
+        path: the JSON file.
+        lags: weeks of cases that a node's features are.
     """
     data = _read_json(Path(path), ("edges", "FX"))
     cases = _matrix(data["FX"], "FX")
@@ -122,6 +130,11 @@ def twitter_tennis(
     Consecutive graphs barely overlap. Features are log-degree and transitivity, one-hot
     (``encoded``, 16 wide) or ``raw``; the target is ``log(1 + mentions)`` of ``offset`` snapshots
     later (the last snapshots repeat the last target, as in PyG Temporal).
+
+    Args:
+        path: the JSON file.
+        features: ``encoded`` (one-hot, 16 wide) or ``raw`` (2 wide).
+        offset: snapshots between a snapshot and its target.
     """
     data = _read_json(Path(path), ("time_periods", "0"))
     periods = int(data["time_periods"])
@@ -190,6 +203,12 @@ def bitcoin(
     sorted by time. Users are renumbered by id. Edges weigh 1; the class of an edge is 1 for a
     positive rating and 0 for a negative one (``labels``). Features are in- and out-degrees of the
     snapshot.
+
+    Args:
+        path: the CSV file.
+        every: seconds a snapshot covers.
+        life: snapshots a rating lives; None for forever.
+        labels: whether edges have classes.
     """
     file = Path(path)
     with _opened(file) as stream:
@@ -218,9 +237,14 @@ def college_messages(
 ) -> SnapshotSequence:
     """Private messages at a college with times (SNAP's ``CollegeMsg.txt``).
 
-    Rows are ``source target time``. Edges weigh 1, or what ``merge`` says ("count": messages while
-    alive). Features are in- and out-degrees of the snapshot; the task is to tell the next
-    snapshot's edges from others.
+    Rows are ``source target time``. Features are in- and out-degrees of the snapshot; the task is
+    to tell the next snapshot's edges from others.
+
+    Args:
+        path: the text file.
+        every: seconds a snapshot covers.
+        life: snapshots a message lives; None for forever.
+        merge: weight of an edge: None (1), or ``count`` (messages while alive).
     """
     rows = _read_rows(Path(path), 3, None, False)
     rows = rows[np.argsort(rows[:, 2], kind="stable")]
@@ -257,14 +281,22 @@ def synthetic(
     features: int = 8,
     seed: int = 0,
 ) -> SnapshotSequence:
-    """A sequence with a chosen rate of change.
+    """Generated snapshots with a chosen size, rate of change, growth and skew.
 
-    Between snapshots a share ``change`` of the edges is replaced. ``growth`` adds that share of
-    new nodes and edges a snapshot (0.1: 10% more each, compounding; the last snapshot has
-    ``num_nodes`` nodes, of which earlier ones are a prefix). ``skew`` is the exponent of a power
-    law from which end nodes are drawn (0: uniform; 0.8 gives hubs). Features are random walks; the
-    target is a fixed mixture of the neighbourhood's mean feature in this snapshot and the one
-    before, plus noise, so that a model that uses graph and time can learn it.
+    Features are random walks; the target is a fixed mixture of the neighbourhood's mean feature in
+    this snapshot and the one before, plus noise, so that a model that uses graph and time can learn
+    it. Where the sequence grows, the nodes of earlier snapshots are a prefix of those of later
+    ones.
+
+    Args:
+        num_nodes: nodes of the last snapshot.
+        num_edges: edges of the last snapshot.
+        snapshots: their number.
+        change: share of the edges replaced from one snapshot to the next.
+        growth: share of new nodes and edges a snapshot (0.1: 10% more each, compounding).
+        skew: exponent of the power law from which ends are drawn (0: uniform; 0.8: hubs).
+        features: width of a node's features.
+        seed: of every draw.
     """
     if num_nodes < 2 or num_edges < 1 or snapshots < 1 or features < 1:
         raise InputError(

@@ -178,8 +178,9 @@ class SnapshotStrategy:
         self.dtype = next(model.parameters()).dtype
         group = 1 if policy == "sequential" else self.options.group
         self.groups = Groups(
-            sequence, group, self.options.encoding, self.dtype, self.options.group_bytes
-        )
+            sequence, group, self.options.encoding, self.dtype, self.options.group_bytes,
+            self.device,
+        )  # fmt: skip
         keep = 0 if policy == "sequential" else self.options.cache_bytes
         self.kept = _Kept(sequence.num_snapshots, keep)
         self.own_nodes = np.flatnonzero(self.owner == self.exchange.rank)
@@ -217,7 +218,7 @@ class SnapshotStrategy:
                 rows = compute(whole)
             if not self.kept.admits(rows):
                 columns = np.searchsorted(np.array(whole), np.array(snapshots))
-                return rows[:, torch.from_numpy(columns)]
+                return rows[:, torch.from_numpy(columns).to(rows.device)]
             self.kept.store(whole, rows)
         return self.kept.read(snapshots)
 
@@ -282,7 +283,7 @@ class SnapshotStrategy:
             if not whole:
                 empty = sum(p.sum() * 0 for p in self.model.parameters())
                 shape = (1, self.sequence.num_nodes, 0, self.model.out_features)
-                return empty * torch.zeros(shape, dtype=self.dtype), None, (), everything, None
+                return empty * self._zeros(shape), None, (), everything, None
             batch = batch.only(whole)
             local.draws = Draws(
                 draws.seed, draws.epoch, draws.step, batch.starts, batch.length, draws.training
@@ -320,7 +321,7 @@ class SnapshotStrategy:
             width = rows.shape[2]
         else:
             width = self._width(compute)
-            flat = torch.zeros((0, width), dtype=self.dtype, requires_grad=torch.is_grad_enabled())
+            flat = self._zeros((0, width)).requires_grad_(torch.is_grad_enabled())
         send, receive = [], []
         position = np.full(self.sequence.num_nodes, -1, np.int64)
         position[self.own_nodes] = np.arange(self.own_nodes.size)
@@ -337,11 +338,14 @@ class SnapshotStrategy:
         out = shuffle(flat, self.exchange, send, receive, size_out, self.counts)
         return out.view(self.own_nodes.size, len(snapshots), width)
 
+    def _zeros(self, shape: tuple[int, ...]) -> Tensor:
+        return torch.zeros(shape, dtype=self.dtype, device=self.device)
+
     def _width(self, compute: Any) -> int:
         if compute == self._spatial:
             return self.model.spatial_width()
         scope = _NoNeighbours()
-        x = torch.zeros((1, 1, self.sequence.num_features), dtype=self.dtype)
+        x = self._zeros((1, 1, self.sequence.num_features))
         return self.model.prepare(x, (0,), scope).shape[2]
 
     def _flat_positions(
@@ -372,16 +376,16 @@ class SnapshotStrategy:
             projected = self.model.project(self._spatial(mine, scope))
         else:
             width = self.model.spatial_width()
-            projected = torch.zeros((scope.rows, 0, width), dtype=self.dtype)
+            projected = self._zeros((scope.rows, 0, width))
         summary = self.model.summary(projected, mine, scope) if mine else None
         if self.model.summary(projected[:, :0], (), scope) is not None:
             inner = self.model.in_features
             if summary is None:
-                summary = torch.zeros((0, inner, inner), dtype=self.dtype, requires_grad=True)
+                summary = self._zeros((0, inner, inner)).requires_grad_()
             whole = gather_rows(summary, self.exchange, self.counts)
             order = np.argsort(np.concatenate([np.flatnonzero(dealt == r) for r in
                                                range(self.exchange.size)]))  # fmt: skip
-            summary = whole[torch.from_numpy(order)]
+            summary = whole[torch.from_numpy(order).to(whole.device)]
         weights, state = self.model.evolve(summary, slots, state, False)
         windows = tuple(int(b) for b in np.flatnonzero(dealt[slots[-1]] == rank))
         place = np.full(len(snapshots), -1)
@@ -445,7 +449,8 @@ class SnapshotStrategy:
             assert p.grad is not None
             p.grad.copy_(flat[at : at + p.numel()].view_as(p))
             at += p.numel()
-        return float(self.exchange.all_reduce_sum(torch.tensor([loss], dtype=torch.float64)))
+        total = torch.tensor([loss], dtype=torch.float64, device=self.device)
+        return float(self.exchange.all_reduce_sum(total))
 
     def accumulate_truncated(
         self, batch: WindowBatch, state: State | None
@@ -530,7 +535,7 @@ class SnapshotStrategy:
         return None if found is None else found(batch, self.sequence, self.draws(batch))
 
     def warm(self, batch: WindowBatch) -> None:
-        """Encode a step's groups; called ahead on a thread."""
+        """Encode a step's groups and copy them to the device; called ahead on a thread."""
         if self.options.policy in ("sequential",):
             return
         snapshots = batch.snapshots
@@ -546,7 +551,10 @@ class SnapshotStrategy:
             needed.append(snapshots)
         for chosen in needed:
             for first, last in self.groups.split(chosen) if chosen else ():
-                self.groups.segments(chosen[first:last])
+                if self.options.policy == "vertices":
+                    self.groups.segments(chosen[first:last])
+                else:
+                    self.groups.prepare(chosen[first:last], self.model.kinds)
 
     def ahead(self, batches: Iterable[WindowBatch]) -> Iterator[WindowBatch]:
         """The batches in their order, each one's groups encoded while the one before computes."""

@@ -5,7 +5,6 @@ a step; ``sampler.args`` are the ``SnapshotSettings``; ``task.kind`` says what i
 ``sampler.args.predict`` does.
 """
 
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from gnn_dist.nn.recurrent.protocol import State, check_model
 from gnn_dist.storage import PartitionedGraph
 from gnn_dist.strategies.base import Sizes, StepReport
 from gnn_dist.strategies.snapshot import Options, SnapshotStrategy
+from gnn_dist.strategies.snapshot_forecast import Done, JobPlan, PeakMemory, foreseen
 from gnn_dist.strategies.snapshot_plan import Plan, choose, choose_group, plan, table
 from gnn_dist.strategies.snapshot_tasks import TASKS
 
@@ -197,7 +197,9 @@ class SnapshotJob:
         self.model: nn.Module = nn.ModuleDict({"model": strategy.model, "task": strategy.task})
         self._state: State | None = None
         self._epochs: set[int] = set()
-        self._once = self._every = 0
+        self._rows, self._edges = [0, 0], [0, 0]  # of the first epoch, and of later ones
+        self._stored = 0
+        self._memory = PeakMemory(strategy.device)
 
     @classmethod
     def check(cls, job: Config, graph: PartitionedGraph) -> None:
@@ -270,9 +272,22 @@ class SnapshotJob:
         strategy = SnapshotStrategy(
             sequence, model, task, options, world.gradients, owner, job.seed, world.device
         )
-        if world.rank == 0 and sys.stderr.isatty():
-            print(text_of(plans, options), file=sys.stderr, flush=True)
         return cls(job, world, strategy, plans)
+
+    @classmethod
+    def plan(cls, job: Config, graph: PartitionedGraph) -> "JobPlan":
+        """What every policy would move and aggregate on the job's ``cluster.workers``."""
+        sequence = from_partition(graph)
+        ranks = max(job.cluster.workers, 1)
+        parts = build_parts(job, sequence)
+        return JobPlan(*decide(job, sequence, parts, ranks, owner_of(graph, ranks)))
+
+    @property
+    def choice(self) -> str | None:
+        """What ``auto`` chose from, for people; None where the policy was given."""
+        if self._settings.policy != "auto":
+            return None
+        return JobPlan(self._strategy.options, self._plans).text()
 
     def num_batches(self) -> int:
         if self._settings.history == "truncated":
@@ -308,32 +323,35 @@ class SnapshotJob:
         self.model.train()
         for p in self._strategy.parameters():
             p.grad = None
-        before = self._strategy.counts.rows_sent
+        self._memory.start()
+        counts = self._strategy.counts
+        rows, edges = counts.rows_sent, counts.edges_aggregated
         if self._settings.history == "truncated":
             loss, self._state = self._strategy.accumulate_truncated(share, self._state)
             number = share.length
         else:
             loss = self._strategy.accumulate(share)
             number = len(share.starts)
-        sent = self._strategy.counts.rows_sent - before
-        if share.epoch in self._epochs or not self._epochs:
-            self._once += sent
-            self._epochs.add(share.epoch)
-        else:
-            self._every += sent
+        first = share.epoch in self._epochs if len(self._epochs) == 1 else not self._epochs
+        self._epochs.add(share.epoch)
+        self._rows[0 if first else 1] += counts.rows_sent - rows
+        self._edges[0 if first else 1] += counts.edges_aggregated - edges
+        self._memory.stop()
+        if first:  # later ones would count what evaluation encoded, too
+            self._stored = self._strategy.groups.stored_edges()
         return StepReport(loss, number, {"compute": time.perf_counter() - start})
 
     def predict(self, split: str) -> tuple[Tensor, Tensor, Tensor] | None:
         """Rows are targets: for nodes, the id is ``window start · N + node``."""
         self.model.eval()
         counts = self._strategy.counts
-        kept = (counts.rows_sent, counts.bytes_sent)
+        kept = (counts.rows_sent, counts.bytes_sent, counts.edges_aggregated)
         if self._settings.history == "truncated":
             columns = self._strategy.predictions_truncated(self._span(split), self._settings.window)
         else:
             steps = batches_of(self._job, self._settings, self._windows, split, 0)
             columns = self._strategy.predictions(steps)
-        counts.rows_sent, counts.bytes_sent = kept
+        counts.rows_sent, counts.bytes_sent, counts.edges_aggregated = kept
         if self._world.rank != 0:
             return None
         ids, output, target = self._strategy.task.outputs(columns, self._strategy.sequence)
@@ -347,35 +365,33 @@ class SnapshotJob:
                 "test": range(second, total)}[split]  # fmt: skip
 
     def communication(self) -> dict[str, Any]:
-        """What was planned for the policy, and beside it what was measured, over all ranks."""
+        """What was planned for the policy, and beside it what was measured."""
         strategy = self._strategy
         chosen = next(p for p in self._plans if p.policy == strategy.options.policy)
-        ranks = self._world.control.all_gather_object(
-            (self._once, self._every, strategy.counts.edges_aggregated, strategy.counts.bytes_sent)
+        mine = {
+            "rows": self._rows,
+            "edges": self._edges,
+            "stored": self._stored,
+            "memory": self._memory.bytes,
+            "bytes": strategy.counts.bytes_sent,
+        }
+        ranks = self._world.control.all_gather_object(mine)
+        done = Done(
+            (sum(r["rows"][0] for r in ranks), sum(r["rows"][1] for r in ranks)),
+            (max(r["edges"][0] for r in ranks), max(r["edges"][1] for r in ranks)),
+            max(r["stored"] for r in ranks),
+            max(r["memory"] for r in ranks),
         )
-        first, later = (sum(r[i] for r in ranks) for i in (0, 1))
-        epochs = max(len(self._epochs) - 1, 0)
-        sent = sum(r[3] for r in ranks)
+        lines = foreseen(chosen, done, max(len(self._epochs) - 1, 0))
+        if self._settings.history == "truncated":  # other steps than were planned
+            lines = [{**line, "planned": "-"} for line in lines]
         return {
             "policy": chosen.policy,
             "group": strategy.options.group,
             "encoding": strategy.options.encoding,
-            "features": {
-                "rows": {
-                    "first epoch, planned": chosen.rows_once + chosen.rows,
-                    "first epoch, measured": first,
-                    "later epochs, planned": epochs * chosen.rows,
-                    "later epochs, measured": later,
-                },
-                "bytes": {
-                    "first epoch, planned": "",
-                    "first epoch, measured": "",
-                    "later epochs, planned": "",
-                    "later epochs, measured": "",
-                },
-            },
-            "bytes_sent": sent,
-            "edges_aggregated": max(r[2] for r in ranks),
+            "features": {"rows": {}, "bytes": {}},
+            "bytes_sent": sum(r["bytes"] for r in ranks),
+            "foreseen": lines,
             "plans": [p.row() for p in self._plans],
         }
 
@@ -387,28 +403,6 @@ def owner_of(graph: PartitionedGraph, ranks: int) -> np.ndarray:
         first, last = int(graph.offsets[p]), int(graph.offsets[p + 1])
         owner[graph.original_ids()[first:last]] = p * ranks // graph.num_parts
     return owner
-
-
-def text_of(plans: list[Plan], options: Options) -> str:
-    """The table of plans for a terminal."""
-    rows = [p.row() for p in plans]
-    columns = list(rows[0])
-    cells = [columns, *([str(r[c]) for c in columns] for r in rows)]
-    widths = [max(len(line[k]) for line in cells) for k in range(len(columns))]
-    lines = ["  ".join(c.ljust(w) for c, w in zip(x, widths, strict=True)) for x in cells]
-    lines.append(
-        f"policy {options.policy}, groups of {options.group} snapshots, {options.encoding}"
-    )
-    return "\n".join(lines)
-
-
-def plan_job(job: Config, graph: PartitionedGraph, ranks: int | None = None) -> str:
-    """What every policy would move and aggregate for a job: the text of ``gnn-dist plan``."""
-    sequence = from_partition(graph)
-    number = ranks or max(job.cluster.workers, 1)
-    parts = build_parts(job, sequence)
-    options, plans = decide(job, sequence, parts, number, owner_of(graph, number))
-    return text_of(plans, options)
 
 
 def _no_draws(job: Config, batch: WindowBatch) -> Any:

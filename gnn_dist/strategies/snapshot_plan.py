@@ -26,6 +26,7 @@ from gnn_dist.strategies.snapshot import (
     deal_snapshots,
     deal_windows,
 )
+from gnn_dist.strategies.snapshot_scope import split_groups
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,10 @@ class Plan:
         possible: whether it can run this model on this many ranks; else the counts are 0.
         rows_once: rows sent between ranks in the first epoch only (what is kept afterwards).
         rows: rows sent in every epoch besides, forward and backward, all ranks.
-        edges_once, edges: edges aggregated, likewise, on the rank that aggregates most.
-        stored_edges: edges that a rank stores for one pass over the training snapshots.
+        edges_once, edges: edges aggregated, likewise, forward and backward, on the rank that
+            aggregates most.
+        stored_edges: edges of the encoded groups of an epoch, shared ones once, on the rank that
+            has most (without those cut out of them for ``vertices``).
         memory: bytes of activations, kept rows and topology at the largest step, largest rank.
     """
 
@@ -104,8 +107,9 @@ def plan(
         return Plan(policy, False)
     owner = deal_nodes(sequence.num_nodes, ranks) if owner is None else owner
     group = 1 if policy == "sequential" else options.group
+    end = sequence.num_snapshots
     touched = sorted({t for b in batches for t in b.snapshots})
-    whole = _whole(touched, group, sequence.num_snapshots)
+    whole = _whole(touched, group, end)
     halo = {t: _halo_rows(sequence, t, owner) for t in whole} if policy == "vertices" else {}
     rows_once = rows = 0
     keeps = policy != "sequential" and options.cache_bytes > 0
@@ -114,58 +118,85 @@ def plan(
     edges = np.zeros(ranks)
     edges_once = np.zeros(ranks)
     split = _edges_by_owner(sequence, whole, owner, ranks) if policy == "vertices" else None
+    encoded: list[set[tuple[int, ...]]] = [set() for _ in range(ranks)]
 
-    def aggregated(t: int) -> np.ndarray:
-        """Edges of one aggregation of a snapshot, by rank."""
+    def aggregated(t: int, rank: int) -> np.ndarray:
+        """Edges of one aggregation of a snapshot, by rank; ``rank`` is asked where one does it."""
         if split is not None:
             return split[t]
         share = np.zeros(ranks)
-        share[dealer[t] if policy == "snapshots" else 0] = sequence.num_edges(t)
+        share[dealer[t] if policy == "snapshots" else rank] = sequence.num_edges(t)
         return share
 
+    def encode(times: Sequence[int], rank: int, block: int = 0) -> None:
+        """Note the groups that an aggregation of these snapshots encodes."""
+        for r in (rank,) if policy == "windows" else range(ranks):
+            mine = [t for t in times if policy != "snapshots" or dealer[t] == r]
+            for i in range(0, len(mine), block or max(len(mine), 1)):
+                part = mine[i : i + (block or len(mine))]
+                for first, last in split_groups(part, group):
+                    encoded[r].add(tuple(part[first:last]))
+
+    def shares_of(batch: WindowBatch) -> list[WindowBatch]:
+        if policy == "windows":
+            return [batch.only(p) for p in deal_windows(len(batch.starts), ranks)]
+        if policy == "sequential":
+            return [batch.only([b]) for b in range(len(batch.starts))]
+        return [batch]
+
+    apart = policy == "snapshots" and (model.spatial_calls() > 0 or model.temporal == "weights")
+
+    def completed(times: Sequence[int]) -> list[int]:
+        """Snapshots of the groups that some are in; a rank that computes its own snapshots apart
+        completes the groups of those."""
+        if not apart:
+            return _whole(times, group, end)
+        found: list[int] = []
+        for r in range(ranks):
+            own = _whole([t for t in times if dealer[t] == r], group, end)
+            found += [t for t in own if dealer[t] == r]
+        return sorted(found)
+
     if keeps:
-        for t in whole:
-            edges_once += model.prepare_calls() * aggregated(t)
-            rows_once += model.prepare_calls() * halo.get(t, 0)
+        for rank in range(ranks if policy == "windows" else 1):
+            mine = completed(sorted({t for b in batches for t in shares_of(b)[rank].snapshots}))
+            if model.prepare_calls():
+                encode(mine, rank)
+            for t in mine:
+                edges_once += model.prepare_calls() * aggregated(t, rank)
+                rows_once += model.prepare_calls() * halo.get(t, 0)
     if policy == "snapshots" and model.temporal == "nodes" and model.spatial_calls() == 0 and keeps:
         rows_once += sum(_relaid(sequence, t, owner, dealer[t]) for t in whole)
+    passes = again * model.spatial_calls()
+    calls = model.recur_calls()
     for batch in batches:
-        if policy == "windows":
-            parts = deal_windows(len(batch.starts), ranks)
-            shares = [batch.only(p) for p in parts]
-        elif policy == "sequential":
-            shares = [batch.only([b]) for b in range(len(batch.starts))]
-        else:
-            shares = [batch]
-        for rank, part in enumerate(shares):
+        for rank, part in enumerate(shares_of(batch)):
             if not part.starts:
                 continue
             where = rank if policy == "windows" else 0
             times = part.snapshots
-            prepare = times if policy == "sequential" or keeps else _whole(
-                times, group, sequence.num_snapshots
-            )  # fmt: skip
-            passes = again * model.spatial_calls()
+            if passes:
+                encode(times, where, options.checkpoint)
             for t in times:
-                work = _moved(aggregated(t), where, policy)
-                edges += (passes + model.spatial_calls()) * work
+                edges += (passes + model.spatial_calls()) * aggregated(t, where)
                 rows += (passes + model.spatial_calls()) * halo.get(t, 0)
-            if not keeps:
+            if not keeps and model.prepare_calls():
+                prepare = times if policy == "sequential" else completed(times)
+                encode(prepare, where)
                 for t in prepare:
-                    edges += model.prepare_calls() * _moved(aggregated(t), where, policy)
+                    edges += model.prepare_calls() * aggregated(t, where)
                     rows += model.prepare_calls() * halo.get(t, 0)
-            calls = model.recur_calls()
-            if calls:
+            for step in range(1, part.length) if calls else ():
+                encode([start + step for start in part.starts], where)
                 for start in part.starts:
-                    for t in range(start + 1, start + part.length):
-                        edges += 2 * calls * _moved(aggregated(t), where, policy)
-                        rows += 2 * calls * halo.get(t, 0)
+                    edges += 2 * calls * aggregated(start + step, where)
+                    rows += 2 * calls * halo.get(start + step, 0)
         if policy == "snapshots" and model.temporal == "nodes":
             if model.spatial_calls():
                 passed = sum(_relaid(sequence, t, owner, dealer[t]) for t in batch.snapshots)
                 rows += 2 * passed
             elif not keeps:
-                every = _whole(batch.snapshots, group, sequence.num_snapshots)
+                every = _whole(batch.snapshots, group, end)
                 rows += sum(_relaid(sequence, t, owner, dealer[t]) for t in every)
         if policy == "snapshots" and model.temporal == "weights" and _summarised(model):
             rows += 2 * (ranks - 1) * model.in_features * len(batch.snapshots)
@@ -181,15 +212,11 @@ def plan(
         True,
         int(rows_once),
         int(rows),
-        int(edges_once.max()),
+        int((edges_once + edges).max() - edges.max()),
         int(edges.max()),
-        _stored_edges(sequence, whole, options, dealer if policy == "snapshots" else None, ranks),
+        _stored_edges(sequence, encoded, options),
         _memory(sequence, model, batches, options, ranks),
     )
-
-
-def _moved(work: np.ndarray, where: int, policy: Policy) -> np.ndarray:
-    return np.roll(work, where) if policy == "windows" else work
 
 
 def _whole(times: Sequence[int], group: int, end: int) -> list[int]:
@@ -237,26 +264,16 @@ def _summarised(model: Any) -> bool:
 
 
 def _stored_edges(
-    sequence: SnapshotSequence,
-    times: Sequence[int],
-    options: Options,
-    dealer: np.ndarray | None,
-    ranks: int,
+    sequence: SnapshotSequence, encoded: Sequence[set[tuple[int, ...]]], options: Options
 ) -> int:
-    size = 1 if options.policy == "sequential" else options.group
-    most = 0
-    for rank in range(ranks if dealer is not None else 1):
-        mine = [t for t in times if dealer is None or dealer[t] == rank]
-        total = 0
-        for number in sorted({t // size for t in mine}):
-            chosen = [t for t in mine if t // size == number]
-            straight = chosen[-1] - chosen[0] == len(chosen) - 1
-            sets = shared_sets(
-                keys_of(sequence, chosen), options.encoding, chosen[0] if straight else 0
-            )
-            total += sum(keys.size for _, _, keys in sets)
-        most = max(most, total)
-    return most
+    """Edges of the groups that the rank with most of them encodes."""
+    encoding = "blockdiag" if options.policy == "sequential" else options.encoding
+    sizes: dict[tuple[int, ...], int] = {}
+    for chosen in set().union(*encoded):
+        straight = chosen[-1] - chosen[0] == len(chosen) - 1
+        sets = shared_sets(keys_of(sequence, chosen), encoding, chosen[0] if straight else 0)
+        sizes[chosen] = sum(keys.size for _, _, keys in sets)
+    return max(sum(sizes[chosen] for chosen in mine) for mine in encoded)
 
 
 def _memory(

@@ -17,7 +17,7 @@ from gnn_dist.dynamic.normalise import Factors, Kind, factors
 from gnn_dist.dynamic.sequence import SnapshotSequence
 from gnn_dist.graph import index_dtype
 from gnn_dist.kernels.dropout import keyed_dropout
-from gnn_dist.nn.recurrent.aggregate import aggregate_group
+from gnn_dist.nn.recurrent.aggregate import Moved, aggregate_group, move
 
 EPSILON = 1e-5
 """Added to a variance before its root is taken."""
@@ -29,8 +29,9 @@ class Counts:
 
     Attributes:
         snapshots_aggregated: snapshots in all forward aggregations (one each time).
-        edges_aggregated: their edges, as one graph at a time would count them.
-        edges_read: edges that the kernel read for them, shared ones once.
+        edges_aggregated: their edges and those of backward passes, as one graph at a time would
+            count them.
+        edges_read: edges that the kernel read for forward aggregations, shared ones once.
         rows_sent: rows sent to other ranks, forward and backward.
         bytes_sent: their bytes.
     """
@@ -41,10 +42,22 @@ class Counts:
     rows_sent: int = 0
     bytes_sent: int = 0
 
-    def add(self, segments: Segments) -> None:
+    def aggregate(
+        self, x: Tensor, segments: Segments, factors: Factors, moved: Moved | None
+    ) -> Tensor:
+        """``aggregate_group``, counted; its backward pass is counted when it runs."""
         self.snapshots_aggregated += segments.snapshots
         self.edges_aggregated += segments.edges
         self.edges_read += segments.stored_edges
+        out = aggregate_group(x, segments, factors, moved)
+        if out.requires_grad:
+            edges = segments.edges
+
+            def back(_: Tensor) -> None:
+                self.edges_aggregated += edges
+
+            out.register_hook(back)
+        return out
 
 
 @dataclass(frozen=True)
@@ -65,6 +78,16 @@ class Draws:
     training: bool = True
 
 
+def split_groups(snapshots: Sequence[int], size: int) -> list[tuple[int, int]]:
+    """Positions ``(first, last)`` in ascending ``snapshots`` of each group; groups end at
+    multiples of ``size``."""
+    cuts = [0]
+    for i in range(1, len(snapshots)):
+        if snapshots[i] // size != snapshots[i - 1] // size:
+            cuts.append(i)
+    return list(zip(cuts, [*cuts[1:], len(snapshots)], strict=True))
+
+
 class Groups:
     """Encoded groups of snapshots, made on demand and kept up to a number of bytes.
 
@@ -74,6 +97,8 @@ class Groups:
         encoding: see ``dynamic.groups``.
         dtype: of factors and weights.
         max_bytes: bytes of encoded groups to keep.
+        device: where they are aggregated. On a GPU they are copied on a stream of their own, by
+            whichever thread first asks, so that copies run beside the computation.
     """
 
     def __init__(
@@ -83,7 +108,11 @@ class Groups:
         encoding: Encoding,
         dtype: torch.dtype,
         max_bytes: int = 1 << 30,
+        device: torch.device | None = None,
     ) -> None:
+        self.device = device or torch.device("cpu")
+        self._stream = torch.cuda.Stream(device) if self.device.type == "cuda" else None
+        self._dtype = dtype
         self.sequence, self.size, self.encoding = sequence, size, encoding
         self.dtype = np.dtype(np.float64 if dtype == torch.float64 else np.float32)
         self.max_bytes = max_bytes
@@ -101,11 +130,14 @@ class Groups:
 
     def split(self, snapshots: Sequence[int]) -> list[tuple[int, int]]:
         """Positions ``(first, last)`` in ``snapshots`` of each group."""
-        cuts = [0]
-        for i in range(1, len(snapshots)):
-            if snapshots[i] // self.size != snapshots[i - 1] // self.size:
-                cuts.append(i)
-        return list(zip(cuts, [*cuts[1:], len(snapshots)], strict=True))
+        return split_groups(snapshots, self.size)
+
+    def stored_edges(self) -> int:
+        """Edges of all groups that are kept, each shared one once."""
+        with self._lock:
+            return sum(
+                made.stored_edges for made, _ in self._made.values() if isinstance(made, Segments)
+            )
 
     def kept(self, key: tuple[Any, ...], make: Callable[[], tuple[Any, int]]) -> Any:
         """What ``make`` returned for this key; ``make`` returns it with its bytes."""
@@ -145,6 +177,23 @@ class Groups:
 
         return self.kept((kind, snapshots), make)
 
+    def moved(self, key: tuple[Any, ...], segments: Segments, factors: Factors) -> Moved | None:
+        """A group on the device; None on a CPU, which reads it where it is."""
+        if self.device.type == "cpu":
+            return None
+
+        def make() -> tuple[Moved, int]:
+            made = move(segments, factors, self.device, self._dtype, self._stream)
+            return made, made.nbytes
+
+        return self.kept(("moved", *key), make)
+
+    def prepare(self, snapshots: tuple[int, ...], kinds: Sequence[Kind]) -> None:
+        """Encode a group over all nodes, and copy it to the device, ahead of its use."""
+        segments = self.segments(snapshots)
+        for kind in kinds:
+            self.moved((kind, snapshots), segments, self.group_factors(kind, snapshots))
+
 
 class _Shuffle(torch.autograd.Function):
     """Rows sent to and received from every rank; the gradient goes back the same way."""
@@ -156,21 +205,26 @@ class _Shuffle(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         ctx.exchange, ctx.send, ctx.receive = exchange, send, receive
         ctx.counts, ctx.rows = counts, x.shape[0]
-        got = _exchange(exchange, [x[i] for i in send], [i.numel() for i in receive], counts)
+        got = _exchange(
+            exchange, [x[i.to(x.device)] for i in send], [i.numel() for i in receive], counts
+        )
         out = x.new_zeros((rows, x.shape[1]))
         for index, part in zip(receive, got, strict=True):
-            out[index] = part
+            out[index.to(x.device)] = part
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         g = gradients[0]
         got = _exchange(
-            ctx.exchange, [g[i] for i in ctx.receive], [i.numel() for i in ctx.send], ctx.counts
+            ctx.exchange,
+            [g[i.to(g.device)] for i in ctx.receive],
+            [i.numel() for i in ctx.send],
+            ctx.counts,
         )
         out = g.new_zeros((ctx.rows, g.shape[1]))
         for index, part in zip(ctx.send, got, strict=True):
-            out.index_add_(0, index, part)
+            out.index_add_(0, index.to(g.device), part)
         return out, None, None, None, None, None
 
 
@@ -225,8 +279,9 @@ class LocalScope:
 
     def _group(self, x: Tensor, snapshots: tuple[int, ...], kind: Kind) -> Tensor:
         segments = self.groups.segments(snapshots)
-        self.counts.add(segments)
-        return aggregate_group(x, segments, self.groups.group_factors(kind, snapshots))
+        factors = self.groups.group_factors(kind, snapshots)
+        moved = self.groups.moved((kind, snapshots), segments, factors)
+        return self.counts.aggregate(x, segments, factors, moved)
 
     def _active(self, snapshots: tuple[int, ...], like: Tensor) -> Tensor | None:
         active = self.groups.sequence.active
@@ -376,20 +431,27 @@ class VertexScope(LocalScope):
 
     def _group(self, x: Tensor, snapshots: tuple[int, ...], kind: Kind) -> Tensor:
         halo = self.halo(snapshots)
-        self.counts.add(halo.segments)
         width, columns = x.shape[2], halo.sources.size
         flat = x.reshape(-1, width)
         size = columns * len(snapshots)
         come = shuffle(flat, self.exchange, halo.send, halo.receive, size, self.counts)
         come = come.view(columns, len(snapshots), width)
         whole = torch.cat((x, come[self.rows :]))
-        f = self.groups.group_factors(kind, snapshots)
-        own = Factors(
-            np.ascontiguousarray(f.left[self.ids]),
-            np.ascontiguousarray(f.loop[self.ids]),
-            np.ascontiguousarray(f.right[halo.sources]),
-        )
-        return aggregate_group(whole, halo.segments, own)
+        own = self._own_factors(kind, snapshots, halo)
+        moved = self.groups.moved(("halo", kind, snapshots), halo.segments, own)
+        return self.counts.aggregate(whole, halo.segments, own, moved)
+
+    def _own_factors(self, kind: Kind, snapshots: tuple[int, ...], halo: Halo) -> Factors:
+        def make() -> tuple[Factors, int]:
+            f = self.groups.group_factors(kind, snapshots)
+            own = Factors(
+                np.ascontiguousarray(f.left[self.ids]),
+                np.ascontiguousarray(f.loop[self.ids]),
+                np.ascontiguousarray(f.right[halo.sources]),
+            )
+            return own, sum(a.nbytes for a in own.arrays())
+
+        return self.groups.kept(("own", kind, snapshots), make)
 
     def _sum(self, x: Tensor) -> Tensor:
         return sum_over_ranks(x.sum(0), self.exchange)
@@ -399,7 +461,7 @@ class VertexScope(LocalScope):
         order = torch.sort(score.detach(), dim=0, descending=True, stable=True).indices[:k]
         columns = torch.arange(len(snapshots), device=x.device)
         offered = torch.cat((x[order, columns], score[order, columns][..., None]), dim=2)
-        ids = torch.from_numpy(self.ids)[order]
+        ids = torch.from_numpy(self.ids).to(x.device)[order]
         rows = gather_rows(offered, self.exchange, self.counts)
         nodes = torch.cat(self.exchange.all_gather(ids))
         # A stable sort by score of rows in order of id: ties go to the lower id, as on one rank.

@@ -201,7 +201,10 @@ def _communication(run: Mapping[str, Any]) -> str:
         for name, value in {**features, **counts}.items()
         if isinstance(value, int | float)
     ]
-    text = "<h2>Rows and bytes moved</h2>" + table(rows) + "<br>" + table(other)
+    text = "<h2>Rows and bytes moved</h2>" + (table(rows) + "<br>" if rows else "") + table(other)
+    if "foreseen" in counts:
+        text += "<h2>Planned and measured</h2>" + table(counts["foreseen"])
+        text += "<h2>Policies</h2>" + table(counts["plans"])
     foreseen = counts.get("cache")
     if not foreseen:
         return text

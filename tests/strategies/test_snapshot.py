@@ -12,9 +12,13 @@ from torch import nn
 
 from gnn_dist.datasets import temporal
 from gnn_dist.dynamic import ENCODINGS, SnapshotSequence, WindowBatch, Windows, segments
+from gnn_dist.dynamic.groups import Segments
+from gnn_dist.dynamic.normalise import Factors
 from gnn_dist.errors import InputError
-from gnn_dist.nn.recurrent import models
+from gnn_dist.nn.recurrent import functional, models
+from gnn_dist.nn.recurrent.aggregate import Moved, move
 from gnn_dist.strategies.snapshot import Options, SnapshotStrategy, train_epoch
+from gnn_dist.strategies.snapshot_scope import Groups
 from gnn_dist.strategies.snapshot_tasks import (
     EdgeClassification,
     LinkPrediction,
@@ -137,6 +141,26 @@ def test_real_sequences_give_the_gradients_of_pyg_layers(
         object.__setattr__(sequence, "active", None)
     for policy in ("grouped", "vertices"):
         compare(sequence, name, Options(policy), WindowBatch(0, 0, (1, 2, 3), WINDOW))
+
+
+@pytest.mark.parametrize("name", ["tgcn", "mpnn_lstm", "gconv_gru"])
+def test_the_path_of_other_devices_equals_pyg_layers(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = []
+
+    def moved(groups: Groups, key: tuple, segments: Segments, factors: Factors) -> Moved:
+        copies.append(key)
+        return move(segments, factors, torch.device("cpu"), torch.float64)
+
+    monkeypatch.setattr(Groups, "moved", moved)
+    monkeypatch.setattr(models, "gru", lambda *a, checkpoint, **k: functional.gru_torch(*a, **k))
+    monkeypatch.setattr(
+        models, "lstm2", lambda *a, checkpoint, **k: functional.lstm2_torch(*a, **k)
+    )
+    for policy in ("grouped", "vertices"):
+        compare(SEQUENCES["valued"](), name, Options(policy), WindowBatch(0, 0, (1, 2, 3), WINDOW))
+    assert copies
 
 
 def gradients(strategy: SnapshotStrategy, batch: WindowBatch) -> list[torch.Tensor]:

@@ -1,6 +1,7 @@
 """Dynamic graphs as jobs: trained, resumed and evaluated by the trainer."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,12 @@ import pytest
 import torch
 from support.snapshot_jobs import ARGS, job
 
+from gnn_dist import strategies
 from gnn_dist.datasets import temporal
 from gnn_dist.dynamic.stored import to_graph
 from gnn_dist.errors import InputError
 from gnn_dist.storage import PartitionedGraph
-from gnn_dist.strategies.snapshot_job import SnapshotJob, plan_job
+from gnn_dist.strategies.snapshot_job import SnapshotJob
 from gnn_dist.strategies.snapshot_tasks import map as mean_average_precision
 from gnn_dist.strategies.snapshot_tasks import mrr, ranking_metrics
 from gnn_dist.training import jobs
@@ -39,11 +41,26 @@ def test_a_resumed_job_has_the_weights_of_one_that_never_stopped(tmp_path: Path)
     assert cut["test"] == whole["test"]
 
 
-def test_the_plan_of_a_job_is_a_table_with_every_policy() -> None:
+def test_the_plan_of_a_job_is_a_table_with_every_policy(tmp_path: Path) -> None:
     graph = PartitionedGraph.from_graph(to_graph(temporal.synthetic(**ARGS)))
-    text = plan_job(job(sampler__args={"policy": "auto"}), graph, 2)
+    settings = job(sampler__args={"policy": "auto"}, cluster__workers=2)
+    found = strategies.plan(settings, graph)
     for word in ("sequential", "grouped", "windows", "snapshots", "vertices", "policy"):
-        assert word in text
+        assert word in found.text()
+    (file,) = found.write(tmp_path / "plan")
+    written = json.loads(file.read_text())
+    assert written["policy"] in {p["policy"] for p in written["plans"]}
+
+
+def test_auto_prints_what_it_chose_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    jobs.train(job(tmp_path / "run", sampler__args={"policy": "auto"}, train__epochs=1))
+    told = capsys.readouterr().err
+    assert "rows sent (epoch)" in told
+    assert "policy grouped" in told
+    assert "Planned and measured" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_link_metrics_of_a_job_are_those_of_the_task() -> None:

@@ -11,7 +11,7 @@ ARGS = {"num_nodes": 40, "num_edges": 160, "snapshots": 14, "change": 0.1, "feat
 def job(folder: Path | None = None, **overrides: Any) -> config.Config:
     values = {
         "name": "dynamic",
-        "dataset": {"name": "gnn_dist.datasets.temporal.synthetic_job", "args": ARGS},
+        "dataset": {"name": "generated_snapshots", "args": ARGS},
         "sampler": {
             "name": "windows",
             "args": {"window": 3, "group": 4, "encoding": "flat", "policy": "grouped"},
@@ -19,7 +19,7 @@ def job(folder: Path | None = None, **overrides: Any) -> config.Config:
         "model": {"name": "tgcn", "args": {"hidden": 6}},
         "task": {"kind": "regression", "metrics": ["rmse"]},
         "train": {
-            "strategy": "gnn_dist.strategies.snapshot_job.SnapshotJob", "epochs": 3,
+            "strategy": "snapshot", "epochs": 3,
             "batch_size": 2, "lr": 0.01, "baselines": False, "precision": "float64",
         },
         "output": None if folder is None else str(folder),

@@ -7,7 +7,7 @@ import torch
 from gnn_dist.datasets.temporal import synthetic
 from gnn_dist.dynamic import ENCODINGS, SnapshotSequence, encode_group, factors
 from gnn_dist.dynamic.normalise import Factors
-from gnn_dist.nn.recurrent.aggregate import aggregate_group, aggregate_torch
+from gnn_dist.nn.recurrent.aggregate import aggregate_group, move
 
 
 def sequence(kind: str) -> SnapshotSequence:
@@ -46,8 +46,9 @@ def test_values_and_gradients_equal_dense_matrices(
     expected = torch.stack([m @ x[:, s] for s, m in enumerate(dense)], dim=1)
     g = torch.randn_like(expected)
     (wanted,) = torch.autograd.grad((expected * g).sum(), x)
-    for function in (aggregate_group, aggregate_torch):
-        found = function(x, segments, f)
+    other = move(segments, f, torch.device("cpu"), torch.float64)  # the path of other devices
+    for moved in (None, other):
+        found = aggregate_group(x, segments, f, moved)
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
         (gradient,) = torch.autograd.grad((found * g).sum(), x)
         torch.testing.assert_close(gradient, wanted, rtol=1e-10, atol=1e-12)
