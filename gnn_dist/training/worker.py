@@ -52,6 +52,9 @@ def train(context: WorkerContext, payload: Payload) -> Result:
     job, world = payload.config, context.world
     graph = _open(context, payload)
     strategy = strategies.build(job, world, graph)
+    choice = getattr(strategy, "choice", None)  # what it chose from, where it chose
+    if choice is not None and context.rank == 0:
+        context.keep(choice)
     folder = payload.folder / "checkpoints"
     trainer = build_trainer(job, world, graph, strategy, folder, _observer(context, payload))
     clock.lap("open")
