@@ -198,7 +198,11 @@ def _train(arguments: argparse.Namespace) -> None:
                 f"--resume {arguments.resume}: holds no config.yaml; give the folder of a run, "
                 "such as runs/quickstart"
             )
-        arguments.overrides.setdefault("output", str(arguments.resume))
+        if "output" in arguments.overrides:
+            raise InputError(
+                f"train: --resume {arguments.resume} goes on in that folder; leave --output out"
+            )
+        arguments.overrides["output"] = str(arguments.resume)
         job = config.load(file, arguments.overrides)
     else:
         job = _config(arguments)

@@ -26,8 +26,6 @@ SLOW = (
     "test_launch_ray.py",
     "test_soak.py",
     "test_the_driver_killed_goes_on_with_resume",
-    "test_ctrl_c_stops_cleanly_and_keeps_the_checkpoint",
-    "test_another_number_of_workers_goes_on_with_the_same_batches",
 )
 
 

@@ -56,7 +56,14 @@ def test_a_missing_file_is_named():
         config.load(Path("nowhere.yaml"))
 
 
-@pytest.mark.parametrize("file", sorted(Path("configs").glob("*.yaml")), ids=lambda f: f.name)
+CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
+
+
+def test_configurations_are_shipped():
+    assert {"quickstart.yaml", "ogbn_arxiv.yaml", "ogbn_products.yaml"} <= {f.name for f in CONFIGS}
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda f: f.name)
 def test_every_shipped_configuration_is_valid(file: Path):
     assert config.load(file).folder == Path("runs") / yaml.safe_load(file.read_text())["name"]
 

@@ -10,9 +10,10 @@ import io
 import json
 import logging
 import os
+import pickle
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -58,8 +59,14 @@ class Checkpoint:
     extra: Mapping[str, Any]
 
     def load(self) -> dict[str, Any]:
-        """The tensors: ``{"model": ..., "optimizer": ...}``."""
-        return torch.load(self.path / "state.pt", map_location="cpu", weights_only=True)
+        """The tensors: ``{"model": ..., "optimizer": ...}``. ``InputError`` for anything else."""
+        try:
+            return torch.load(self.path / "state.pt", map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise InputError(
+                f"checkpoint {self.path}: state.pt holds more than tensors and is not loaded; use "
+                "a checkpoint that gnn-dist wrote"
+            ) from error
 
     def check(self, *, graph: str, config: str, model: Mapping[str, list[int]]) -> None:
         """Raise ``InputError`` where this is not a checkpoint of the same run."""
@@ -139,6 +146,15 @@ def save(
 def read(path: Path) -> Checkpoint:
     """Open one checkpoint; ``InputError`` where it is missing, incomplete or damaged."""
     try:
+        return _read(path)
+    except InputError as error:
+        raise InputError(
+            f"{error}; name a complete one, such as the newest in {path.parent}"
+        ) from error
+
+
+def _read(path: Path) -> Checkpoint:
+    try:
         about = json.loads((path / "checkpoint.json").read_text())
         if about["format"] != _FORMAT:
             raise InputError(f"checkpoint {path}: is not a checkpoint of gnn-dist")
@@ -175,13 +191,13 @@ def read(path: Path) -> Checkpoint:
     return checkpoint
 
 
-def newest(folder: Path) -> Checkpoint | None:
+def newest(folder: Path, warn: Callable[[str], None] = log.warning) -> Checkpoint | None:
     """The newest checkpoint that is complete; a damaged one is passed over with a warning."""
     for path in reversed(_listed(folder)):
         try:
-            return read(path)
+            return _read(path)
         except InputError as error:
-            log.warning("%s; taking the one before it", error)
+            warn(f"{error}; taking the one before it")
     return None
 
 

@@ -30,6 +30,8 @@ _PRODUCTS = ("checkpoints", "tensorboard", "metrics.json", "predictions.npz", "r
 def train(job: Config, *, resume: bool = False) -> dict[str, Any]:
     """Partition, train, evaluate, report; returns what ``metrics.json`` holds."""
     started = time.perf_counter()
+    if resume:
+        _check_resume(job)
     graph = partition(job)
     partitioned = time.perf_counter()
     _check(job, graph)
@@ -242,6 +244,39 @@ def _check(job: Config, graph: PartitionedGraph) -> None:
             f"config sampler.weights: the graph has no edge tensor {job.sampler.weights!r}; "
             f"it has: {names}"
         )
+
+
+def _check_resume(job: Config) -> None:
+    """That the newest checkpoint is of this job, before anything of the run is replaced."""
+    found = checkpoints.newest(job.folder / "checkpoints")
+    if found is None:
+        return
+    before = config.load(job.folder / "config.yaml", {"output": str(job.folder)})
+    if before.fingerprint() == found.config != job.fingerprint():
+        key, was, now = _first_difference(before, job)
+        raise InputError(
+            f"config {key}: {now!r}, but the checkpoints in {job.folder} were trained with "
+            f"{was!r}; leave it as it was, or begin another run with --output"
+        )
+    found.check(graph=found.graph, config=job.fingerprint(), model=found.model)
+
+
+def _first_difference(before: Config, after: Config) -> tuple[str, Any, Any]:
+    """The first key that changes the fingerprint, and both values."""
+    old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
+    for key, _ in config.flags():
+        *path, last = key.split(".")
+        changed = before.model_dump(mode="json")
+        was, now, place = (functools.reduce(_section, path, v) for v in (old, new, changed))
+        if was.get(last) != now.get(last):
+            place[last] = now.get(last)
+            if Config.model_validate(changed).fingerprint() != before.fingerprint():
+                return key, was.get(last), now.get(last)
+    return "dataset", old["dataset"], new["dataset"]
+
+
+def _section(values: dict[str, Any], name: str) -> dict[str, Any]:
+    return values.get(name) or {}
 
 
 def _prepare_folder(job: Config, resume: bool) -> None:

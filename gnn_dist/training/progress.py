@@ -97,7 +97,8 @@ class ProgressLine:
 
 def _split(seconds: dict[str, float]) -> str:
     """The activities that the model's thread spends time in, as shares."""
-    shown = {k: v for k, v in seconds.items() if k not in ("sample", "fetch")}
+    beside = ("sample", "fetch", "wait_features")  # on threads, and a part of ``wait``
+    shown = {k: v for k, v in seconds.items() if k not in beside}
     total = sum(shown.values())
     if total <= 0:
         return ""

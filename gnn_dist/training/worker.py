@@ -61,7 +61,7 @@ def train(context: WorkerContext, payload: Payload) -> Result:
 
     position = None
     if payload.resume or context.attempt > 0:
-        newest = checkpoints.newest(folder)
+        newest = checkpoints.newest(folder, context.keep if context.rank == 0 else _quiet)
         if newest is not None:
             position = trainer.resume(newest)
             context.keep(f"going on at epoch {position.epoch + 1}, step {position.step}")
@@ -95,6 +95,10 @@ def evaluate(context: WorkerContext, payload: Payload, checkpoint: Path, split: 
     trainer = build_trainer(job, world, graph, strategy, None, Observers())
     trainer.resume(checkpoints.read(checkpoint))
     return Result(*_evaluate(trainer, graph, [split]))
+
+
+def _quiet(text: str) -> None:
+    """One rank speaks for all."""
 
 
 def _open(context: WorkerContext, payload: Payload) -> PartitionedGraph:

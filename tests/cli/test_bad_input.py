@@ -116,12 +116,22 @@ BAD = {
     "task kind": ({"task__kind": "regression"}, ["regression", "int64"]),
     "metric name": ({"task__metrics": "acuracy"}, ["acuracy", "accuracy"]),
     "sampling weights": ({"sampler__weights": "w"}, ["sampler.weights", "'w'", "weight"]),
-    "cache name": ({"cache__name": "lru"}, ["lru", "degree"]),
+    "cache name": ({"cache__name": "lru", "cache__fraction": "0.1"}, ["lru", "degree"]),
     "strategy name": ({"train__strategy": "dta"}, ["dta", "data"]),
     "edge tensor of gcn": ({"model__name": "gcn"}, ["gcn", "dataset.transforms"]),
+    "truncated AIGER": ({"dataset__args__circuits": "cut.aig"}, ["cut", "truncated", "fetch"]),
+    "undefined gate": ({"dataset__args__circuits": "undefined.bench"}, ["'b'", "not defined"]),
+    "combinational loop": ({"dataset__args__circuits": "loop.bench"}, ["loop", "'x' -> 'y'"]),
     "missing partition": (
         {"partition__path": "nowhere"}, ["nowhere"]),
 }  # fmt: skip
+
+
+CIRCUITS = {
+    "cut.aig": b"aig 3 2 0 1 1\n6\n\x02",
+    "undefined.bench": b"INPUT(a)\nOUTPUT(y)\ny = AND(a, b)\n",
+    "loop.bench": b"INPUT(a)\nOUTPUT(x)\nx = AND(a, y)\ny = NOT(x)\n",
+}
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -130,6 +140,10 @@ def test_training_names_the_field_the_value_and_the_remedy(case, run, tmp_path):
     arguments = train(**changes)
     if case == "missing partition":
         arguments = [a for a in arguments if not a.startswith("--dataset.name")]
+    if "dataset__args__circuits" in changes:
+        arguments += ["--dataset.name=circuits", "--task.kind=regression"]
+        for name, data in CIRCUITS.items():
+            (tmp_path / name).write_bytes(data)
     code, said = run(*arguments)
     assert code == 2, said
     for word in words:
@@ -188,6 +202,11 @@ def test_a_damaged_partition_is_found_by_verify(run, tmp_path, damage):
     code, said = run("partition", "--verify", str(parts))
     assert code == 2
     assert word in said
+    if damage != "byte":  # only checksums see that
+        code, said = run(*[a for a in train(partition__path=str(parts)) if "dataset" not in a])
+        assert code == 2
+        assert word in said
+        assert not (tmp_path / "out").exists()
 
 
 def test_resuming_what_is_no_run_says_so(run):
@@ -195,6 +214,40 @@ def test_resuming_what_is_no_run_says_so(run):
     assert code == 2
     assert "nowhere" in said
     assert "config.yaml" in said
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--model.args.hidden", "9"], ["model.args", "'hidden': 9", "'hidden': 4", "--output"]),
+        (["--model.name", "gin"], ["model.name", "'gin'", "'sage'"]),
+        (["--train.batch_size", "11"], ["train.batch_size", "11", "10"]),
+        (["--dataset.name", f"{HERE}.other"], ["dataset.name", "other", "good"]),
+        (["--output", "elsewhere"], ["--output", "--resume out"]),
+    ],
+)
+def test_resuming_otherwise_is_refused_and_costs_the_run_nothing(run, tmp_path, flags, words):
+    assert run(*train())[0] == 0
+    kept = {f: f.read_bytes() for f in (tmp_path / "out").rglob("*") if f.is_file()}
+    code, said = run("train", "--resume", "out", *flags)
+    assert code == 2
+    for word in words:
+        assert word in said, said
+    assert {f: f.read_bytes() for f in (tmp_path / "out").rglob("*") if f.is_file()} == kept
+
+
+def test_a_damaged_checkpoint_is_told_and_the_one_before_it_taken(run, tmp_path, caplog):
+    assert run(*train(train__checkpoint_every="1"))[0] == 0
+    newest = max((tmp_path / "out" / "checkpoints").glob("step-*"))
+    (newest / "state.pt").write_bytes(b"no")
+    code, said = run("train", "--resume", "out")
+    assert code == 0
+    assert f"{newest.name}: state.pt is damaged" in said + caplog.text
+    (tmp_path / "out" / "checkpoints" / "best" / "state.pt").write_bytes(b"no")
+    code, said = run("evaluate", "out")
+    assert code == 2
+    assert "best" in said
+    assert "name a complete one" in said
 
 
 def test_a_command_without_a_configuration_says_what_to_give(run):

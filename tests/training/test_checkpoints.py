@@ -1,6 +1,5 @@
 import json
 import os
-import pickle
 
 import pytest
 import torch
@@ -94,6 +93,13 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, change, words):
     assert all(word in str(error.value) for word in words)
 
 
+def test_a_damaged_checkpoint_that_is_named_says_what_to_do(tmp_path):
+    path = save(tmp_path, 1)
+    (path / "state.pt").write_bytes(b"")
+    with pytest.raises(InputError, match=r"state\.pt is damaged.*; name a complete one"):
+        checkpoints.read(path)
+
+
 def test_a_newer_format_says_to_update(tmp_path):
     path = save(tmp_path, 1)
     about = json.loads((path / "checkpoint.json").read_text())
@@ -114,6 +120,6 @@ def test_a_pickle_in_a_checkpoint_is_not_executed(tmp_path, monkeypatch):
     about = json.loads((path / "checkpoint.json").read_text())
     about["checksum"] = checkpoints._checksum(path / "state.pt")
     (path / "checkpoint.json").write_text(json.dumps(about))
-    with pytest.raises(pickle.UnpicklingError):
+    with pytest.raises(InputError, match="more than tensors"):
         checkpoints.read(path).load()
     assert not (tmp_path / "owned").exists()

@@ -39,9 +39,12 @@ def job(**changes) -> config.Config:
     return config.load(None, {**values, **{k.replace("__", "."): v for k, v in changes.items()}})
 
 
-def run(folder: Path, partition: Path, *, resume: bool = False, **changes) -> worker.Result:
+def run(
+    folder: Path, partition: Path, *, resume: bool = False, said: list[str] | None = None, **changes
+) -> worker.Result:
     folder.mkdir(exist_ok=True)
-    context = WorkerContext(World.local(), show=lambda text: None, keep=lambda text: None)
+    keep = (lambda text: None) if said is None else said.append
+    context = WorkerContext(World.local(), show=lambda text: None, keep=keep)
     return worker.train(context, Payload(job(**changes), partition, folder, resume))
 
 
@@ -84,12 +87,14 @@ def test_a_checkpoint_inside_an_epoch_goes_on_inside_it(tmp_path, partition, who
     assert_same(weights(tmp_path), weights(whole))
 
 
-def test_a_damaged_newest_checkpoint_costs_only_its_own_steps(tmp_path, partition, whole, caplog):
+def test_a_damaged_newest_checkpoint_costs_only_its_own_steps(tmp_path, partition, whole):
     shutil.copytree(whole / "checkpoints", tmp_path / "checkpoints")
     newest = checkpoints.newest(tmp_path / "checkpoints").path
     (newest / "state.pt").write_bytes(b"not a checkpoint")
-    run(tmp_path, partition, resume=True)
-    assert newest.name in caplog.text
+    said: list[str] = []
+    run(tmp_path, partition, resume=True, said=said)
+    assert newest.name in said[0]
+    assert "taking the one before it" in said[0]
     assert_same(weights(tmp_path), weights(whole))
 
 
