@@ -244,13 +244,16 @@ def _check_ids(field_name: str, ids: np.ndarray, limit: int, meaning: str) -> No
     if not ids.size:
         return
     if not np.issubdtype(ids.dtype, np.integer):
-        raise InputError(f"{field_name}: ids must be integers, these are {ids.dtype}")
+        raise InputError(
+            f"{field_name}: ids must be integers, these are {ids.dtype}; convert them first"
+        )
     low, high = int(ids.min()), int(ids.max())
     if low < 0 or high >= limit:
         bad = low if low < 0 else high
         where = int(np.flatnonzero(ids == bad)[0])
         raise InputError(
-            f"{field_name}: entry {where} is {bad}, {meaning}; ids run from 0 to {limit - 1}"
+            f"{field_name}: entry {where} is {bad}, {meaning}; ids run from 0 to {limit - 1}: "
+            "correct or remove that entry"
         )
 
 
@@ -296,7 +299,8 @@ def _check_splits(splits: Mapping[str, Any], num_nodes: int) -> dict[str, np.nda
         if ids.dtype == bool:
             if ids.shape != (num_nodes,):
                 raise InputError(
-                    f"graph.splits.{name}: a mask of shape {ids.shape} for {num_nodes} nodes"
+                    f"graph.splits.{name}: a mask of shape {ids.shape} for {num_nodes} nodes; "
+                    "give one boolean a node"
                 )
             ids = np.flatnonzero(ids)
         if ids.size == 0:

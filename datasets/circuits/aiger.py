@@ -72,7 +72,7 @@ def _header(data: bytes, name: str) -> tuple[str, tuple[int, int, int, int, int]
     if top < total or (kind == "aig" and top != total):
         raise InputError(
             f"circuit {name}: the AIGER header {line[:80]!r} does not add up: M is {top} for "
-            f"I + L + A = {total}"
+            f"I + L + A = {total}; fetch the file again"
         )
     at = len(line) + 1
     left = len(data) - at
@@ -209,7 +209,9 @@ def _assemble(
     ascending = defined[order]
     if (ascending[1:] == ascending[:-1]).any():
         twice = int(ascending[1:][ascending[1:] == ascending[:-1]][0])
-        raise InputError(f"circuit {name}: the AIGER variable {twice} is defined twice")
+        raise InputError(
+            f"circuit {name}: the AIGER variable {twice} is defined twice; define it once"
+        )
     read = np.concatenate([ands.reshape(-1), next_state, outputs])
     place = np.searchsorted(ascending, read >> 1)
     place[place == ascending.size] = 0

@@ -48,7 +48,10 @@ def parse_verilog(text: str, name: str) -> Netlist:
         if match := _MODULE.search(piece):
             modules.setdefault(match[1].removeprefix("\\"), piece[match.end() :])
     if not modules:
-        raise InputError(f"circuit {name}: the Verilog file has no 'module ... endmodule'")
+        raise InputError(
+            f"circuit {name}: the Verilog file has no 'module ... endmodule'; "
+            "give a netlist of gates"
+        )
     body = modules[name] if name in modules else next(iter(modules.values()))
     return _Module(body, name).netlist()
 

@@ -132,7 +132,9 @@ def read(
             "dgl.distributed.partition_graph wrote"
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"DGL partition: {config} is damaged ({error!r})") from error
+        raise InputError(
+            f"DGL partition: {config} is damaged ({error!r}); partition the graph again"
+        ) from error
     if typed:
         raise InputError(f"DGL partition: {config} is of a typed graph, which is not supported yet")
     owner = np.full(num_nodes, -1, np.int32)
@@ -153,7 +155,8 @@ def read(
             _place(edge, _tensors(config, files, "edge_feats"), np.sort(edges), num_edges)
         except (KeyError, IndexError, ValueError) as error:
             raise InputError(
-                f"DGL partition: part {index} of {config} is damaged ({error!r})"
+                f"DGL partition: part {index} of {config} is damaged ({error!r}); partition the "
+                "graph again"
             ) from error
     if (owner < 0).any() or (ends < 0).any():
         raise InputError(f"DGL partition: {config} lacks nodes or edges; it is incomplete")
@@ -206,7 +209,9 @@ def _graph(config: Path, files: dict[str, Any], key: str) -> Any:
     try:
         return load_graphs(str(file))[0][0]
     except Exception as error:  # DGL's own, of several kinds
-        raise InputError(f"DGL partition: {file} is damaged: {_first_line(error)}") from error
+        raise InputError(
+            f"DGL partition: {file} is damaged: {_first_line(error)}; partition the graph again"
+        ) from error
 
 
 def _tensors(config: Path, files: dict[str, Any], key: str) -> dict[str, np.ndarray]:
@@ -216,7 +221,9 @@ def _tensors(config: Path, files: dict[str, Any], key: str) -> dict[str, np.ndar
     try:
         saved = load_tensors(str(file))
     except Exception as error:
-        raise InputError(f"DGL partition: {file} is damaged: {_first_line(error)}") from error
+        raise InputError(
+            f"DGL partition: {file} is damaged: {_first_line(error)}; partition the graph again"
+        ) from error
     return {name.rpartition("/")[2]: rows.numpy() for name, rows in saved.items()}
 
 

@@ -92,7 +92,9 @@ def read(path: str | Path) -> PartitionedGraph:
             "folder that torch_geometric.distributed.Partitioner wrote"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"PyG partition: {path / 'META.json'} is damaged ({error})") from error
+        raise InputError(
+            f"PyG partition: {path / 'META.json'} is damaged ({error}); partition the graph again"
+        ) from error
     if typed:
         raise InputError(f"PyG partition: {path} holds a typed graph, which is not supported yet")
     node_map = _load(path / "node_map.pt").numpy().astype(np.int32)
@@ -153,7 +155,8 @@ def _load(file: Path) -> Any:
         raise InputError(f"PyG partition: {file} cannot be read ({error.strerror})") from error
     except Exception as error:
         raise InputError(
-            f"PyG partition: {file} is damaged or holds more than plain tensors"
+            f"PyG partition: {file} is damaged or holds more than plain tensors; partition the "
+            "graph again"
         ) from error
     finally:
         torch.serialization.add_safe_globals(admitted)

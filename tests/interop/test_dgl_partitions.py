@@ -11,7 +11,7 @@ from support.graphs import random_graph
 
 if importlib.util.find_spec("dgl") is None:
     pytest.skip("dgl is not installed (pip install 'gnn-dist[dgl]')", allow_module_level=True)
-from gnn_dist import storage
+from gnn_dist import cli, storage
 from gnn_dist.errors import InputError
 from gnn_dist.interop import dgl_partitions
 from gnn_dist.interop.dgl import import_dgl
@@ -140,13 +140,31 @@ def test_without_its_mapping_a_partition_of_dgl_has_dgls_ids(cut, tmp_path):
         assert np.array_equal(part.edge["weight"], weight[ids])
 
 
-def test_it_trains_here_after_the_way_over_dgl(cut, tmp_path):
-    """Read, written as our own partition, and opened again."""
+@pytest.mark.parametrize("maker", ["ours", "dgl"])
+def test_it_trains_here_after_the_way_over_dgl(cut, tmp_path, maker):
+    """Read, written as our own partition, opened again, and trained on from the command line."""
     graph, _, parts = cut
-    back = dgl_partitions.read(dgl_partitions.write(parts, tmp_path / "dgl"))
+    if maker == "ours":
+        back = dgl_partitions.read(dgl_partitions.write(parts, tmp_path / "dgl"))
+    else:
+        node_ids, edge_ids = dgl.distributed.partition_graph(
+            graph.to_dgl(), "theirs", 3, str(tmp_path / "dgl"), part_method="random",
+            return_mapping=True,
+        )  # fmt: skip
+        back = dgl_partitions.read(tmp_path / "dgl", node_ids=node_ids, edge_ids=edge_ids)
+    back.info["num_classes"] = 3
     storage.write(back, tmp_path / "ours", partitioner={"name": "dgl", "args": {}, "seed": 0})
     opened = storage.open_partition(tmp_path / "ours", verify=True, expect_graph=graph.digest)
-    assert np.array_equal(opened.part(2).node["x"], parts.part(2).node["x"])
+    assert np.array_equal(opened.part(2).node["x"], back.part(2).node["x"])
+    flags = {
+        "partition.path": tmp_path / "ours", "output": tmp_path / "run", "sampler.fanouts": "3,3",
+        "train.epochs": 2, "train.batch_size": 10, "model.args.hidden": 4,
+        "train.baselines": "false",
+    }  # fmt: skip
+    assert cli.main(["train", *(f"--{key}={value}" for key, value in flags.items())]) == 0
+    found = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert found["partition"]["parts"] == 3
+    assert found["epochs"][1]["loss"] < found["epochs"][0]["loss"]
 
 
 @pytest.mark.parametrize("file", ["graph.json", "part1/graph.dgl", "part0/node_feat.dgl"])
