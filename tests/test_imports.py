@@ -3,6 +3,8 @@
 import pkgutil
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import gnn_dist
 
@@ -30,3 +32,16 @@ def test_every_module_can_be_imported():
         if info.name.endswith("__main__"):
             continue
         __import__(info.name)
+
+
+def test_every_package_is_installed_with_the_others():
+    root = Path(__file__).parents[1]
+    listed = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    found = {
+        ".".join(p.parent.relative_to(root).parts) for p in root.glob("gnn_dist/**/__init__.py")
+    } | {
+        ".".join(("gnn_dist", *p.parent.relative_to(root).parts))
+        for top in ("datasets", "partitioners")
+        for p in root.glob(f"{top}/**/__init__.py")
+    }
+    assert set(listed) == found
