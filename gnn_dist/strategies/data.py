@@ -26,6 +26,7 @@ from gnn_dist.sampling import NeighborSampler, PartitionedTopology
 from gnn_dist.storage import PartitionedGraph
 from gnn_dist.strategies.access import INPUTS, Access, open_access
 from gnn_dist.strategies.base import Sizes, StepReport
+from gnn_dist.strategies.data_plan import DataPlan, plan_data
 from gnn_dist.strategies.data_sizes import sampled_sizes
 from gnn_dist.strategies.gradients import GradientBuffer
 from gnn_dist.strategies.inference import Inference, as_input
@@ -82,6 +83,17 @@ class DataStrategy:
     def check(cls, job: Config, graph: PartitionedGraph) -> None:
         """Raise ``InputError`` for whatever of a job cannot be built over this graph."""
         build_parts(job, graph)
+
+    @classmethod
+    def plan(cls, job: Config, graph: PartitionedGraph) -> DataPlan:
+        """Rows that every rank will ask of other hosts, foreseen in this process."""
+        sampler = build_parts(job, graph).sampler
+        return plan_data(
+            job,
+            graph,
+            sampler,
+            lambda: plugins.build("cache", job.cache.name, job.cache.args, CACHES),
+        )
 
     @classmethod
     def sizes(cls, job: Config, graph: Graph) -> Sizes:
