@@ -201,6 +201,11 @@ class Cluster(Section):
     """further environment variables of the workers that Ray starts"""
 
 
+class Split(Section):
+    data_parallel_layers: int = Field(0, ge=0)
+    """layers next to the seeds that every rank computes for its own seeds, with no exchange"""
+
+
 class Config(Section):
     name: str = "run"
     """a name for the report"""
@@ -218,6 +223,7 @@ class Config(Section):
     loader: Loader = Loader()
     cache: Cache = Cache()
     pipeline: Pipeline = Pipeline()
+    split: Split = Split()
     cluster: Cluster = Cluster()
 
     @property
@@ -239,7 +245,7 @@ class Config(Section):
         Where a run is placed, how many workers compute it, how long it goes on and what is
         printed do not belong to it, so that a run may be resumed with those changed.
         """
-        free = {"name", "output", "loader", "cache", "pipeline", "cluster"}
+        free = {"name", "output", "loader", "cache", "pipeline", "split", "cluster"}
         free_train = {
             "epochs", "max_steps", "evaluate_every", "patience", "checkpoint_every",
             "keep_checkpoints", "baselines", "strategy",

@@ -14,6 +14,7 @@ from gnn_dist.strategies.base import Plan, Sizes, StepReport, Strategy
 BUILTIN = {
     "data": "gnn_dist.strategies.data.DataStrategy",
     "snapshot": "gnn_dist.strategies.snapshot_job.SnapshotJob",
+    "split": "gnn_dist.strategies.split.SplitStrategy",
     "pipeline": "gnn_dist.strategies.pipeline.PipelineStrategy",
 }
 """Name → a class of the ``Strategy`` protocol; a dotted path names one of yours."""

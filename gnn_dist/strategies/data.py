@@ -12,24 +12,24 @@ from torch import Tensor, nn
 
 from gnn_dist import plugins, rng
 from gnn_dist.batch import BatchIndex, MiniBatch
-from gnn_dist.cluster import World
+from gnn_dist.cluster import Exchange, World
 from gnn_dist.config import Config
 from gnn_dist.errors import InputError
 from gnn_dist.features import BUILTIN as CACHES
-from gnn_dist.features import CachePolicy, FeatureStore
+from gnn_dist.features import CachePolicy
 from gnn_dist.graph import Graph
 from gnn_dist.loading import LoadTimes, Sampler
 from gnn_dist.nn import build_model
 from gnn_dist.nn.tasks import Task
 from gnn_dist.sampling import BUILTIN as SAMPLERS
-from gnn_dist.sampling import NeighborSampler, PartitionedTopology
+from gnn_dist.sampling import NeighborSampler
 from gnn_dist.storage import PartitionedGraph
 from gnn_dist.strategies.access import INPUTS, Access, open_access
 from gnn_dist.strategies.base import Sizes, StepReport
 from gnn_dist.strategies.data_plan import DataPlan, plan_data
 from gnn_dist.strategies.data_sizes import sampled_sizes
 from gnn_dist.strategies.gradients import GradientBuffer
-from gnn_dist.strategies.inference import Inference, as_input
+from gnn_dist.strategies.inference import Inference, as_input, open_inference
 
 Share = tuple[MiniBatch, LoadTimes]
 
@@ -160,28 +160,36 @@ class DataStrategy:
 
     def predict(self, split: str) -> tuple[Tensor, Tensor, Tensor] | None:
         self.model.eval()
-        share = self._inference.predict(self.model, split, self._target)
-        gathered = [self._world.control.all_gather(tensor) for tensor in share]
-        if self._world.rank != 0:
-            return None
-        ids, outputs, targets = (torch.cat(parts) for parts in gathered)
-        order = torch.argsort(ids)
-        return ids[order], outputs[order], targets[order]
+        return gather_shares(
+            self._inference.predict(self.model, split, self._target), self._world.control
+        )
 
     def communication(self) -> dict[str, Any]:
         gather = self._world.control.all_gather_object
         foreseen = [f for f in gather(self._access.foreseen()) if f is not None]
         return {
-            **_sum(gather(self._access.counts())),
+            **sum_counts(gather(self._access.counts())),
             "gradient_bytes": sum(gather(self._world.gradients.traffic.bytes_sent)),
             **({"cache": foreseen} if foreseen else {}),
         }
 
 
-def _sum(values: list[Any]) -> Any:
+def gather_shares(
+    share: tuple[Tensor, Tensor, Tensor], control: Exchange
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Every rank's (original ids, outputs, targets) in one, by original id, on rank 0."""
+    gathered = [control.all_gather(tensor) for tensor in share]
+    if control.rank != 0:
+        return None
+    ids, outputs, targets = (torch.cat(parts) for parts in gathered)
+    order = torch.argsort(ids)
+    return ids[order], outputs[order], targets[order]
+
+
+def sum_counts(values: list[Any]) -> Any:
     """Sum nested dictionaries of numbers key by key."""
     if isinstance(values[0], dict):
-        return {key: _sum([value[key] for value in values]) for key in values[0]}
+        return {key: sum_counts([value[key] for value in values]) for key in values[0]}
     return sum(values)
 
 
@@ -230,21 +238,8 @@ def assemble(
 ) -> DataStrategy:
     """The strategy for a model and samplers at hand."""
     access = open_access(job, world, graph, sampler, cache)
-    placement = world.placement(graph.num_parts, job.cluster.placement)
-    rows = FeatureStore(graph, placement, world.features)  # evaluation disturbs no cache
+    inference = open_inference(job, world, graph, full_sampler)
     dtype = torch.float64 if job.train.precision == "float64" else torch.float32
-    inference = Inference(
-        graph,
-        PartitionedTopology(graph, placement, world.sampling),
-        rows,
-        placement,
-        world.control,
-        world.features,
-        full_sampler,
-        INPUTS,
-        world.device,
-        dtype,
-    )
     return DataStrategy(
         model.to(world.device, dtype),
         build_task(job, graph),

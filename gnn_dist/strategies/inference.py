@@ -19,11 +19,13 @@ from numpy.lib.format import open_memmap
 from torch import Tensor, nn
 
 from gnn_dist.batch import BatchIndex
-from gnn_dist.cluster import Exchange, Placement
+from gnn_dist.cluster import Exchange, Placement, World
+from gnn_dist.config import Config
 from gnn_dist.features import FeatureRows, FeatureStore
 from gnn_dist.loading import Homes, Sampler
-from gnn_dist.sampling import Relabeller, Topology, full_neighbour_block
+from gnn_dist.sampling import PartitionedTopology, Relabeller, Topology, full_neighbour_block
 from gnn_dist.storage import Part, PartitionedGraph, Schema, TensorSpec
+from gnn_dist.strategies.access import INPUTS
 
 _CHUNK_EDGES = 1 << 20  # expected edges of a chunk of destination nodes
 _BATCH_SEEDS = 256  # seeds of a full-neighbour mini-batch
@@ -172,6 +174,25 @@ def as_input(
     if x.dtype == dtype:
         return x
     return (x if isinstance(x, Tensor) else x.materialise()).to(dtype)
+
+
+def open_inference(
+    job: Config, world: World, graph: PartitionedGraph, sampler: Sampler
+) -> Inference:
+    """Exact inference with the model of a job, on this rank; disturbs no cache. Collective."""
+    placement = world.placement(graph.num_parts, job.cluster.placement)
+    return Inference(
+        graph,
+        PartitionedTopology(graph, placement, world.sampling),
+        FeatureStore(graph, placement, world.features),
+        placement,
+        world.control,
+        world.features,
+        sampler,
+        INPUTS,
+        world.device,
+        torch.float64 if job.train.precision == "float64" else torch.float32,
+    )
 
 
 class _Scratch:

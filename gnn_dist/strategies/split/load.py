@@ -1,0 +1,151 @@
+"""A rank's parts of global batches, sampled with the others and loaded ahead."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnn_dist.batch import BatchIndex
+from gnn_dist.cluster import Exchange
+from gnn_dist.features import FeatureStore
+from gnn_dist.loading import EpochPlan, LoadTimes, Prefetcher
+from gnn_dist.strategies.split.sample import Cooperation, SplitBatch
+from gnn_dist.strategies.split.shuffle import shuffle
+
+
+@dataclass
+class Tally:
+    """What this rank did, in sums over the batches loaded so far; layers from the input on.
+
+    Attributes:
+        batches: loaded.
+        seeds: whose loss was computed here.
+        rows: feature rows read, all of them this rank's own.
+        vertices: rows computed, a layer.
+        edges: in-edges drawn, a layer.
+        shuffled: rows received before a layer.
+    """
+
+    batches: int
+    seeds: int
+    rows: int
+    vertices: np.ndarray
+    edges: np.ndarray
+    shuffled: np.ndarray
+
+    @classmethod
+    def zero(cls, num_layers: int) -> "Tally":
+        return cls(0, 0, 0, *(np.zeros(num_layers, np.int64) for _ in range(3)))
+
+    def add(self, batch: SplitBatch) -> None:
+        self.batches += 1
+        self.seeds += batch.seeds.numel()
+        self.rows += batch.input_nodes.numel()
+        for k, layer in enumerate(batch.layers):
+            self.vertices[k] += layer.block.num_dst
+            self.edges[k] += layer.block.num_edges
+            self.shuffled[k] += 0 if layer.route is None else layer.route.received
+
+
+class SplitLoader:
+    """Every rank runs through the same batches in the same order.
+
+    Sampling is collective over ``cooperation.exchange`` and runs on one thread; rows are read and
+    the input rows shuffled over ``exchange`` on another.
+
+    Args:
+        plan: seeds of every batch.
+        cooperation: samples.
+        features: reads rows of this rank's own vertices.
+        labels: reads targets, which are another rank's for a seed of a data-parallel layer.
+        exchange: carries input rows between ranks; also the exchange of the stores.
+        inputs, target: the node tensors of inputs and seeds.
+        prefetch, max_bytes: see ``Prefetcher``.
+    """
+
+    def __init__(
+        self,
+        plan: EpochPlan,
+        cooperation: Cooperation,
+        features: FeatureStore,
+        labels: FeatureStore,
+        exchange: Exchange,
+        *,
+        inputs: str,
+        target: str,
+        prefetch: int,
+        max_bytes: int,
+    ) -> None:
+        self.plan = plan
+        self.tally = Tally.zero(len(cooperation.sampler.fanouts))
+        self._cooperation = cooperation
+        self._features = features
+        self._labels = labels
+        self._exchange = exchange
+        self._inputs = inputs
+        self._target = target
+        self._prefetch = prefetch
+        self._max_bytes = max_bytes
+
+    def epoch(self, epoch: int, first: int, stop: int) -> Iterator[tuple[SplitBatch, LoadTimes]]:
+        """Parts of batches ``first`` to ``stop - 1`` of an epoch."""
+        order = self.plan.order(epoch)
+
+        def sample(number: int) -> tuple[SplitBatch, LoadTimes]:
+            start = time.perf_counter()
+            batch = self.sample(order, BatchIndex(epoch, number))
+            return batch, LoadTimes(sample=time.perf_counter() - start)
+
+        prefetcher: Prefetcher[int, tuple[SplitBatch, LoadTimes]] = Prefetcher(
+            sample,
+            self._fetch,
+            depth=self._prefetch,
+            threads=1,
+            max_bytes=self._max_bytes,
+            size=lambda loaded: split_bytes(loaded[0]),
+        )
+        batches = prefetcher(range(first, stop))
+        while True:
+            start = time.perf_counter()
+            loaded = next(batches, None)
+            if loaded is None:
+                return
+            batch, times = loaded
+            times.waited(start, time.perf_counter())
+            self.tally.add(batch)
+            yield batch, times
+
+    def sample(self, order: np.ndarray, index: BatchIndex) -> SplitBatch:
+        """This rank's part of a batch, without rows; ``order`` is that of its epoch. Collective."""
+        positions = self.plan.batch(order, index.batch)
+        if self._cooperation.data_parallel:
+            seeds = self.plan.share(positions, self._exchange.rank)
+        else:  # a seed is computed where it is owned
+            mine = self.plan.homes[positions] == self._exchange.rank
+            seeds = self.plan.global_ids[positions[mine]]
+        return self._cooperation.sample(index, seeds, len(positions))
+
+    def _fetch(self, loaded: tuple[SplitBatch, LoadTimes]) -> tuple[SplitBatch, LoadTimes]:
+        batch, times = loaded
+        times.fetch_began = time.perf_counter()
+        own = self._features.fetch(self._inputs, batch.input_nodes)
+        batch.node = {self._target: self._labels.fetch(self._target, batch.seeds)}
+        route = batch.layers[0].route
+        batch.x = own if route is None else shuffle(own, route, self._exchange)
+        times.fetch = time.perf_counter() - times.fetch_began
+        return batch, times
+
+
+def split_bytes(batch: SplitBatch) -> int:
+    """Bytes of the tensors that a part holds."""
+    held: list[Tensor | None] = [batch.seeds, batch.input_nodes, batch.x, *batch.node.values()]
+    for layer in batch.layers:
+        block = layer.block
+        held += [block.indptr, block.indices, block.edge_ids, block.weight, block.ids]
+        held += block.edge.values()
+        if layer.route is not None:
+            held += [layer.route.send, layer.route.order]
+    return sum(t.numel() * t.element_size() for t in held if isinstance(t, torch.Tensor))

@@ -1,0 +1,209 @@
+"""Cooperative sampling: at each hop a rank draws for the frontier vertices that it owns."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gnn_dist import rng
+from gnn_dist.batch import BatchIndex, Block
+from gnn_dist.cluster import Exchange
+from gnn_dist.graph import index_dtype
+from gnn_dist.loading import Homes
+from gnn_dist.rng import Stream
+from gnn_dist.sampling import Keys, NeighborSampler, Relabeller, Topology, make_block
+
+
+@dataclass(slots=True, eq=False)
+class Route:
+    """Which rows of a layer's input go from their owners to the ranks that read them.
+
+    Attributes:
+        send: int64[s], rows of this rank's own frontier, for rank 0, then rank 1, and so on.
+        send_counts: rows for each rank (none for this one).
+        receive_counts: rows from each rank.
+        order: int64[n] or None. The input is the own rows, then the received ones, rank by rank;
+            where given, ``order`` picks its rows out of these.
+    """
+
+    send: Tensor
+    send_counts: list[int]
+    receive_counts: list[int]
+    order: Tensor | None = None
+
+    @property
+    def received(self) -> int:
+        return sum(self.receive_counts)
+
+
+@dataclass(slots=True, eq=False)
+class SplitLayer:
+    """One layer of a rank's part of a global batch.
+
+    Attributes:
+        block: in-edges of the vertices whose rows this rank computes. Its sources are the rows
+            that this rank computed in the layer below (the destinations first), then the received
+            ones.
+        route: how the rows come here; None for a data-parallel layer above another.
+        sources: int64[num_src] global ids.
+    """
+
+    block: Block
+    route: Route | None
+    sources: np.ndarray
+
+
+@dataclass(slots=True, eq=False)
+class SplitBatch:
+    """One rank's part of a global batch.
+
+    Attributes:
+        index: which global batch.
+        layers: the input layer first.
+        seeds: int64[n] global ids of the seeds whose loss this rank computes.
+        input_nodes: int64[m] global ids of the vertices whose features this rank reads.
+        global_seeds: seeds of the whole batch.
+        x: float[num_src of the first block, F], the input of the first layer.
+        node: named tensors of the seeds.
+    """
+
+    index: BatchIndex
+    layers: list[SplitLayer]
+    seeds: Tensor
+    input_nodes: Tensor
+    global_seeds: int
+    x: Tensor | None = None
+    node: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def edges(self, original_ids: np.ndarray) -> np.ndarray:
+        """As ``MiniBatch.edges``: int64[e, 4], rows (hop, source, destination, edge id)."""
+        rows = []
+        for hop, layer in enumerate(reversed(self.layers)):
+            nodes = original_ids[layer.sources]
+            src, dst = layer.block.edge_index().numpy()
+            ids = layer.block.edge_ids
+            eid = np.full(src.size, -1) if ids is None else ids.numpy()
+            rows.append(np.stack((np.full(src.size, hop), nodes[src], nodes[dst], eid), axis=1))
+        return np.concatenate(rows).astype(np.int64, copy=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Cooperation:
+    """Samples this rank's part of every global batch, hop by hop with the other ranks.
+
+    The draw of a vertex depends on (seed, epoch, batch, hop, original id) alone, so that the union
+    of all ranks' edges is the batch that one process draws.
+
+    Args:
+        sampler: fan-outs and what blocks carry.
+        own: topology of the vertices that this rank owns; asks nobody.
+        everywhere: topology of all vertices, for data-parallel layers; collective where ``own``
+            does not hold them.
+        homes: who owns a vertex.
+        exchange: between all ranks; used by one thread.
+        seed: of the run.
+        data_parallel: layers next to the seeds that every rank computes for its own seeds.
+    """
+
+    sampler: NeighborSampler
+    own: Topology
+    everywhere: Topology
+    homes: Homes
+    exchange: Exchange
+    seed: int
+    data_parallel: int = 0
+
+    def sample(self, index: BatchIndex, seeds: np.ndarray, global_seeds: int) -> SplitBatch:
+        """The part of global batch ``index`` whose seeds here are ``seeds``. Collective."""
+        numbering = Relabeller(self.own.num_nodes)
+        numbering.start(seeds)
+        layers: list[SplitLayer] = []
+        for hop in range(self.data_parallel):
+            block = self._block(self.everywhere, hop, index, numbering.nodes.copy(), numbering)
+            layers.append(SplitLayer(block, None, numbering.nodes.copy()))
+        frontier = seeds
+        if layers:
+            frontier, route, place = self._meet(numbering.nodes)
+            route.order = torch.from_numpy(place)
+            layers[-1].route = route
+            for layer in layers:
+                layer.block.ids = self._ids(layer.sources)
+        for hop in range(self.data_parallel, len(self.sampler.fanouts)):
+            numbering.start(frontier)
+            block = self._block(self.own, hop, index, frontier, numbering)
+            named = numbering.nodes.copy()
+            frontier, route, place = self._meet(named)
+            block.indices = torch.from_numpy(place.astype(np.int32)[block.indices.numpy()])
+            block.num_src = frontier.size + route.received
+            sources = np.empty(block.num_src, np.int64)
+            sources[: frontier.size] = frontier
+            sources[place] = named
+            block.ids = self._ids(sources)
+            layers.append(SplitLayer(block, route, sources))
+        return SplitBatch(
+            index,
+            layers[::-1],
+            torch.from_numpy(np.ascontiguousarray(seeds)),
+            torch.from_numpy(frontier),
+            global_seeds,
+        )
+
+    def _block(
+        self,
+        topology: Topology,
+        hop: int,
+        index: BatchIndex,
+        nodes: np.ndarray,
+        numbering: Relabeller,
+    ) -> Block:
+        sampler = self.sampler
+        key = Keys.of(sampler.key(self.seed, index, hop), nodes.size)
+        drawn = sampler.draw(topology, nodes, sampler.fanouts[hop], key)
+        block = make_block(drawn, numbering)
+        layer = len(sampler.fanouts) - 1 - hop
+        block.key = rng.fold(self.seed, Stream.DROPOUT, *index, layer)
+        return block
+
+    def _meet(self, nodes: np.ndarray) -> tuple[np.ndarray, Route, np.ndarray]:
+        """Tell owners which vertices are needed here.
+
+        Returns the vertices that this rank computes below (those of ``nodes`` that it owns, in
+        order, then those that others asked for), the route, and the place of each of ``nodes``
+        among the rows that the route brings.
+        """
+        rank, size = self.exchange.rank, self.exchange.size
+        owners = self.homes(nodes)
+        mine = owners == rank
+        dtype = index_dtype(self.own.num_nodes)
+        wanted = [nodes[owners == r] if r != rank else nodes[:0] for r in range(size)]
+        asked = self.exchange.all_to_all([torch.from_numpy(w.astype(dtype)) for w in wanted])
+        numbering = Relabeller(self.own.num_nodes)
+        numbering.start(nodes[mine], "frontier")
+        send = [
+            numbering.add(ids.numpy().astype(np.int64)) if r != rank else np.empty(0, np.int32)
+            for r, ids in enumerate(asked)
+        ]
+        frontier = numbering.nodes.copy()
+        place = np.empty(nodes.size, np.int64)
+        place[mine] = np.arange(np.count_nonzero(mine))
+        first = frontier.size
+        for r in range(size):
+            if r != rank:
+                place[owners == r] = first + np.arange(wanted[r].size)
+                first += wanted[r].size
+        route = Route(
+            torch.from_numpy(np.concatenate(send).astype(np.int64)),
+            [s.size for s in send],
+            [w.size for w in wanted],
+        )
+        return frontier, route, place
+
+    def _ids(self, nodes: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(self.own.original_ids(nodes)))
+
+
+def edges_of(batches: Sequence[SplitBatch]) -> int:
+    """Edges that the ranks of ``batches`` drew, all together."""
+    return sum(layer.block.num_edges for batch in batches for layer in batch.layers)

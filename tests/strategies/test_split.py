@@ -1,0 +1,128 @@
+"""Every vertex once: the same loss and gradients as ``data``, and no row of another rank read."""
+
+import numpy as np
+import pytest
+import torch
+from support.graphs import random_graph
+from support.ranks import run_ranks
+
+from gnn_dist import config, storage, strategies
+from gnn_dist.batch import global_digest
+from gnn_dist.cluster import World
+from gnn_dist.errors import InputError
+
+MODELS = {
+    "sage": {"hidden": 8, "dropout": 0.3},
+    "gcn": {"hidden": 8, "gcn_norm": "right"},
+    "gat": {"hidden": 8, "heads": 2},
+    "gin": {"hidden": 8},
+}
+
+
+def job(strategy: str, model: str = "sage", batch_size: int = 17, **more) -> config.Config:
+    values = {
+        "dataset.name": "unused",
+        "sampler.fanouts": [4, 3, 3],
+        "model.name": model,
+        "model.args": MODELS[model],
+        "train.strategy": strategy,
+        "train.precision": "float64",
+        "train.batch_size": batch_size,
+        "cluster.placement": "per-rank",
+        "seed": 5,
+    }
+    return config.load(None, {**values, **more})
+
+
+def cut(num_parts: int) -> storage.PartitionedGraph:
+    whole = random_graph(150, 1200, seed=2)
+    assignment = np.random.default_rng(num_parts).integers(0, num_parts, 150).astype(np.int32)
+    return storage.assemble(whole, assignment, num_parts)
+
+
+def run_epoch(world: World, num_parts: int, jobs: list[config.Config]) -> list[list[tuple]]:
+    """For each job: (loss, gradients as one vector, this rank's share) of every batch."""
+    found = []
+    for one in jobs:
+        strategy = strategies.build(one, world, cut(num_parts))
+        steps = []
+        for _, share in strategy.shares(0, 0, strategy.num_batches()):
+            report = strategy.backward(share)
+            flat = torch.cat([p.grad.reshape(-1) for p in strategy.model.parameters()])
+            steps.append((report.loss, flat.clone()))
+        counts = strategy.communication()
+        assert counts["features"]["rows"]["remote"] == 0
+        found.append(steps)
+    return found
+
+
+def variants(batch_size: int) -> list[config.Config]:
+    out = [job("split", model, batch_size) for model in MODELS]
+    out += [job("split", "sage", batch_size, **{"split.data_parallel_layers": d}) for d in (1, 2)]
+    return out
+
+
+@pytest.fixture(scope="module")
+def one_process():
+    names = [*MODELS, "sage", "sage"]
+    return {
+        size: run_epoch(World.local(), 1, [job("data", name, size) for name in names])
+        for size in (17, 3)
+    }
+
+
+@pytest.mark.parametrize("batch_size", [17, 3])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_loss_and_gradients_are_those_of_one_process(size, batch_size, one_process):
+    jobs = variants(batch_size)
+    ranks = (
+        run_ranks(run_epoch, size, (size, jobs), timeout=120)
+        if size > 1
+        else [run_epoch(World.local(), 3, jobs)]
+    )
+    for found in ranks:
+        for steps, expected in zip(found, one_process[batch_size], strict=True):
+            assert len(steps) == len(expected) > 3
+            for (loss_found, flat_found), (loss, flat) in zip(steps, expected, strict=True):
+                assert loss_found == pytest.approx(loss, rel=1e-10)
+                scale = float(flat.abs().max())
+                assert torch.allclose(flat_found, flat, rtol=1e-10, atol=1e-10 * scale)
+
+
+def parts_of_an_epoch(world: World, num_parts: int, layers: int) -> list[tuple]:
+    one = job("split", **{"split.data_parallel_layers": layers, "sampler.args": {"edge_ids": True}})
+    strategy = strategies.build(one, world, cut(num_parts))
+    return [share[0] for _, share in strategy.shares(0, 0, strategy.num_batches())]
+
+
+@pytest.mark.parametrize("layers", [0, 1])
+def test_batches_are_those_of_data_and_no_vertex_is_drawn_twice(layers):
+    graph = cut(3)
+    book = np.asarray(graph.original_ids())
+    whole = strategies.build(
+        job("data", **{"sampler.args": {"edge_ids": True}}), World.local(), graph
+    )
+    batches = [share[0] for _, share in whole.shares(0, 0, whole.num_batches())]
+    ranks = run_ranks(parts_of_an_epoch, 3, (3, layers), timeout=120)
+    for k, batch in enumerate(batches):
+        parts = [rank[k] for rank in ranks]
+        assert global_digest(parts, book) == batch.digest(book)
+        inputs = np.concatenate([part.input_nodes.numpy() for part in parts])
+        assert np.unique(inputs).size == inputs.size == batch.input_nodes.numel()
+        for depth in range(3 - layers):
+            drawn = [part.layers[depth].block.num_dst for part in parts]
+            assert sum(drawn) == batch.blocks[depth].num_dst
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sampler.name": "ladies"}, "draws vertex by vertex, and 'ladies'"),
+        ({"split.data_parallel_layers": 3}, "3 of 3 layers leaves none to split"),
+        ({"cache.name": "degree", "cache.fraction": 0.5}, "reads no row of another rank"),
+        ({"model.name": "support.models.BlocksOnly", "model.args": {}}, "has no layers and"),
+    ],
+)
+def test_what_cannot_be_split_is_named(changes, words):
+    with pytest.raises(InputError, match=words):
+        strategies.check(job("split", **changes), cut(2))
