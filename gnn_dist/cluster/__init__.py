@@ -5,6 +5,7 @@ from gnn_dist.cluster.exchange import CollectiveExchange, Exchange, LocalExchang
 from gnn_dist.cluster.grid import Grid
 from gnn_dist.cluster.launch import Workers, launch
 from gnn_dist.cluster.placement import Placement, PlacementMode
+from gnn_dist.cluster.shared import SharedExchange, share
 from gnn_dist.cluster.tuning import tune_allocator
 from gnn_dist.cluster.world import World
 
@@ -15,6 +16,7 @@ __all__ = [
     "LocalExchange",
     "Placement",
     "PlacementMode",
+    "SharedExchange",
     "Terminal",
     "Traffic",
     "WorkerContext",
@@ -22,5 +24,6 @@ __all__ = [
     "World",
     "launch",
     "request",
+    "share",
     "tune_allocator",
 ]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from support.ranks import run_ranks, try_ranks
 
-from gnn_dist.cluster import LocalExchange, World, request
+from gnn_dist.cluster import LocalExchange, SharedExchange, World, request
 
 DTYPES = [
     torch.int32,
@@ -204,3 +204,28 @@ def test_a_local_exchange_gives_everything_back():
     assert exchange.traffic.rounds == exchange.traffic.bytes_sent == 0
     with pytest.raises(AssertionError, match="2 parts for 1 ranks"):
         exchange.all_to_all([rows, rows])
+
+
+def through_memory(world: World, hosts: list[int]) -> list[str]:
+    shared = SharedExchange(world.exchange("rows"), hosts)
+    wrong, ranks = [], range(world.size)
+    for turn in range(12):  # several calls, so that memory is used again, and grows
+        for dtype in (torch.float32, torch.float64, torch.int32):
+            for shape in SHAPES:
+                rows = lambda a, b: (a * 7 + b * 3 + turn) % 5 * (1 + 40 * turn)  # noqa: B023, E731
+                value = lambda a, b: float(a * 100 + b * 10 + turn)  # noqa: B023, E731
+                mine = [
+                    torch.full((rows(world.rank, r), *shape), value(world.rank, r), dtype=dtype)
+                    for r in ranks
+                ]
+                sizes = [rows(r, world.rank) for r in ranks]
+                for r, got in enumerate(shared.all_to_all(mine, receive=sizes)):
+                    wanted = torch.full((sizes[r], *shape), value(r, world.rank), dtype=dtype)
+                    if got.dtype != dtype or not torch.equal(got, wanted):
+                        wrong.append(f"turn {turn}, {dtype} {shape} from {r}")
+    return wrong
+
+
+@pytest.mark.parametrize("hosts", [[0, 0], [0, 0, 0, 0], [0, 1, 0, 1]])
+def test_rows_of_one_host_go_through_memory_and_others_by_socket(hosts):
+    assert run_ranks(through_memory, len(hosts), (hosts,)) == [[]] * len(hosts)

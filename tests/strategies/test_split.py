@@ -59,20 +59,19 @@ def run_epoch(world: World, num_parts: int, jobs: list[config.Config]) -> list[l
 def variants(batch_size: int) -> list[config.Config]:
     out = [job("split", model, batch_size) for model in MODELS]
     out += [job("split", "sage", batch_size, **{"split.data_parallel_layers": d}) for d in (1, 2)]
-    return out
+    return [*out, job("split", "sage", batch_size, **{"cluster.placement": "auto"})]
 
 
 @pytest.fixture(scope="module")
 def one_process():
-    names = [*MODELS, "sage", "sage"]
+    names = [*MODELS, "sage", "sage", "sage"]
     return {
         size: run_epoch(World.local(), 1, [job("data", name, size) for name in names])
         for size in (17, 3)
     }
 
 
-@pytest.mark.parametrize("batch_size", [17, 3])
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize(("size", "batch_size"), [(1, 17), (2, 17), (4, 3)])
 def test_loss_and_gradients_are_those_of_one_process(size, batch_size, one_process):
     jobs = variants(batch_size)
     ranks = (

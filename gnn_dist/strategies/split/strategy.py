@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gnn_dist import rng
 from gnn_dist.batch import BatchIndex
-from gnn_dist.cluster import Exchange, World
+from gnn_dist.cluster import Exchange, World, share
 from gnn_dist.config import Config
 from gnn_dist.errors import InputError
 from gnn_dist.features import FeatureStore
@@ -125,14 +125,14 @@ class SplitStrategy:
             job.seed,
             job.split.data_parallel_layers,
         )
-        # The loader's two stores and its shuffle take turns on one thread: one exchange serves all.
+        # The loader's stores and its shuffle take turns on one thread: one exchange serves all.
         features = FeatureStore(graph, placement, world.features)
         loader = SplitLoader(
             plan,
             cooperation,
             features,
             FeatureStore(graph, placement, world.features),
-            world.features,
+            share(world.features, placement),
             inputs=INPUTS,
             target=job.task.target,
             prefetch=job.loader.prefetch,
@@ -144,7 +144,7 @@ class SplitStrategy:
             build_task(job, graph),
             job.task.target,
             loader,
-            world.exchange("rows between layers"),
+            share(world.exchange("rows between layers"), placement),
             features,
             open_inference(job, world, graph, parts.full_sampler),
             world,
