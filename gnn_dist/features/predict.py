@@ -109,9 +109,10 @@ def predict(
         kept = order[np.cumsum(room[order]) <= capacity]
     total = batches * epochs
     in_cache = np.isin(ids, kept)
-    later = in_cache & ~np.isin(ids, start)  # sent when first needed, then kept
-    sent = float((1.0 - misses.none_in(total))[later].sum()) if later.any() else 0.0
     joined, apart = (total, 1) if across_epochs else (batches, epochs)
+    # Sent when first needed, then kept, as long as batches ahead are known.
+    later = in_cache & ~np.isin(ids, start)
+    sent = apart * float((1.0 - misses.none_in(joined))[later].sum()) if later.any() else 0.0
     for before, rounds in enumerate(_round_sizes(joined, window, ahead)):
         expected = _sent(misses, rounds, window, ahead, before)
         sent += apart * rounds.times * float(expected[~in_cache].sum())
