@@ -27,7 +27,6 @@ PLAIN = {
     "sampler.fanouts": [15, 10, 5],
     "train.batch_size": 1024,
     "cluster.placement": "per-rank",
-    "loader.prefetch": 2,
 }
 EVERYTHING = {
     **PLAIN,
