@@ -264,12 +264,17 @@ def _measured(name: str, layers: int, gates: int, slope: float) -> dict[str, Any
         reason = f"needs {expected:,.0f} MiB, {free:,.0f} are free"
         return {"name": name, "layers": layers, "peak_mib": reason}
     command = [sys.executable, __file__, "--worker", name, str(layers), str(gates)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
-    if done.returncode:
-        reason = done.stderr.strip().splitlines()[-1][:120]
-        return {"name": name, "layers": layers, "peak_mib": reason}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    runs = []
+    # where the heap begins decides which holes are filled: one state more or less of a few
+    for _ in range(3 if name.startswith("reversible") else 1):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
+        if done.returncode:
+            reason = done.stderr.strip().splitlines()[-1][:120]
+            return {"name": name, "layers": layers, "peak_mib": reason}
+        runs.append(json.loads(done.stdout.splitlines()[-1]))
+    runs.sort(key=lambda r: r["peak_mib"])
+    middle: dict[str, Any] = runs[len(runs) // 2]
+    return {**middle, "peak_least": runs[0]["peak_mib"], "peak_most": runs[-1]["peak_mib"]}
 
 
 def _available() -> float:

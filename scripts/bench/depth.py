@@ -110,10 +110,12 @@ def main() -> None:
         row["seconds"] = float(np.mean([r["seconds"] for r in runs]))
         rows.append(row)
         print(row, flush=True)
-    gain = max(r["pearson"] for r in rows[len(rows) // 2 :]) - max(
-        r["pearson"] for r in rows[: len(rows) // 2]
-    )
-    finish("depth", rows, [target("deep_minus_shallow_pearson", gain, 0, "higher")], options.json)
+    half = len(rows) // 2
+    targets = []
+    if half:
+        deep, shallow = (max(r["pearson"] for r in part) for part in (rows[half:], rows[:half]))
+        targets = [target("deep_minus_shallow_pearson", deep - shallow, 0, "higher")]
+    finish("depth", rows, targets, options.json)
 
 
 if __name__ == "__main__":

@@ -218,7 +218,7 @@ def main() -> None:
         return
     options = parser(__doc__ or "").parse_args()
     quick = options.quick
-    unit, repeats = (0.01, 1) if quick else (0.02, 3)
+    unit, repeats = (0.01, 1) if quick else (0.04, 2)
     rows: list[dict[str, Any]] = []
     for uneven in (False, True):
         rows += launch(4, "sleeping", 8, 8, unit, repeats, uneven)
