@@ -38,7 +38,7 @@ def test_a_data_set_is_any_callable_by_its_dotted_path():
 @pytest.mark.parametrize(
     ("name", "args", "message"),
     [
-        ("cora", {}, "none named 'cora'; use one of circuits, files"),
+        ("cora", {}, "none named 'cora'; use one of bitcoin, chickenpox, circuits"),
         ("sbm", {"num_node": 5}, "'sbm' takes no argument 'num_node'; it takes: num_nodes"),
         ("planetoid", {}, "'planetoid' needs the argument 'path'; set dataset.args.path"),
         (f"{HERE}.needs", {}, "needs the argument 'path'"),

@@ -104,15 +104,12 @@ def move(
     bounds = zip(segments.first, segments.last, segments.indptr, strict=True)
     spans = tuple((int(a), int(b), int(p[0]), int(p[-1])) for a, b, p in bounds)
     with torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext():
-        tensors = (
-            copy(segments.indices),
-            copy(segments.destinations()),
-            None if segments.weight is None else copy(segments.weight),
-            None if segments.position is None else copy(segments.position),
-            *(copy(a) for a in factors.arrays()),
-        )
+        src, dst = copy(segments.indices), copy(segments.destinations())
+        weight = None if segments.weight is None else copy(segments.weight)
+        position = None if segments.position is None else copy(segments.position)
+        left, loop, right = (copy(a) for a in factors.arrays())
         ready = None if stream is None else stream.record_event()
-    return Moved(spans, *tensors, ready)
+    return Moved(spans, src, dst, weight, position, left, loop, right, ready)
 
 
 class _GroupedTorch(torch.autograd.Function):

@@ -159,10 +159,16 @@ class MPNNLSTM(nn.Module):
 
     def project(self, spatial: Tensor) -> Tensor:
         wide = 2 * self.hidden
-        # A weight of zeros for the skipped features is cheaper than a copy without them.
-        weight = torch.nn.functional.pad(self.lstm[0], (0, spatial.shape[2] - wide))
-        gates = torch.nn.functional.linear(spatial, weight, self.lstm[2])
-        return torch.cat((gates, spatial[..., wide:]), dim=2) if self.skip else gates
+        extra = spatial.shape[2] - wide
+        # A weight of zeros for the skipped features is cheaper than a copy without them, and one of
+        # ones that carries them along cheaper than a copy with them.
+        weight = torch.nn.functional.pad(self.lstm[0], (0, extra))
+        if not extra:
+            return torch.nn.functional.linear(spatial, weight, self.lstm[2])
+        carry = torch.eye(extra, dtype=weight.dtype, device=weight.device)
+        weight = torch.cat((weight, torch.nn.functional.pad(carry, (wide, 0))))
+        bias = torch.nn.functional.pad(self.lstm[2], (0, extra))
+        return torch.nn.functional.linear(spatial, weight, bias)
 
     def recur(
         self,
