@@ -397,6 +397,28 @@ def test_an_archive_is_unpacked(tmp_path, monkeypatch, download):
     assert (root / "arxiv.zip").exists() == (not download)
 
 
+@pytest.mark.parametrize("name", ["../../evil.npy", "/tmp/evil.npy", "a b.npy"])
+def test_members_of_archives_cannot_leave_their_folder(tmp_path, name):
+    layout = papers(tmp_path / "made")
+    with zipfile.ZipFile(layout.folder / "raw" / "data.npz", "a") as archive:
+        archive.writestr(name, b"evil")
+    with pytest.raises(InputError, match="which OGB does not write"):
+        layout.load()
+    assert not list(tmp_path.rglob("*evil*"))
+
+    layout = arxiv(tmp_path / "packed")
+    root = tmp_path / "root"
+    root.mkdir()
+    with zipfile.ZipFile(root / "arxiv.zip", "w") as archive:
+        for file in layout.folder.rglob("*.*"):
+            if file.is_file():
+                archive.write(file, Path("arxiv") / file.relative_to(layout.folder))
+        archive.writestr(name, b"evil")
+    load("ogb", {"name": "ogbn-arxiv", "root": str(root)})
+    assert not list(tmp_path.rglob("*evil*"))
+    assert not Path("/tmp/evil.npy").exists()
+
+
 class Steps(list):
     def set_description(self, text):
         pass
