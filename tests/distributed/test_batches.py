@@ -1,5 +1,7 @@
 """A batch is a function of (graph, sampler, seed, epoch, index), and of nothing else."""
 
+import itertools
+
 import numpy as np
 import pytest
 from support.graphs import random_graph
@@ -74,7 +76,7 @@ def test_batches_do_not_depend_on_the_partition_or_prefetching(num_parts, how, p
     assert found == reference
 
 
-LAYOUTS = [(1, "range"), (2, "1"), (4, "2")]
+LAYOUTS = [(1, "range"), *itertools.product((2, 4), ("range", "1"))]
 
 
 def all_layouts(world: World, mode: str) -> list[list[MiniBatch]]:
