@@ -46,16 +46,21 @@ def files(*, path: str, undirected: bool = False, num_classes: int | None = None
     if undirected:
         src, dst = np.concatenate([src, dst]), np.concatenate([dst, src])
         edge = {name: np.concatenate([array, array]) for name, array in edge.items()}
-    num_nodes = len(next(iter(arrays.values()))) if arrays else None
+    num_nodes = _rows(arrays)
     graph = Graph.from_edges(src, dst, num_nodes, node=arrays, edge=edge, splits=splits)
     info: dict[str, object] = {"name": where.stem}
     y = graph.node.get("y")
-    if y is not None and y.dtype.kind in "iu" and y.ndim == 1:
-        largest = int(y.max())
+    if y is not None and y.dtype.kind in "iub" and y.ndim == 1:
+        largest = max(int(y.max()), int(y.dtype == bool))
         if num_classes is not None and num_classes <= largest:
             raise InputError(
                 f"files.num_classes: is {num_classes}, but y holds the class {largest}; classes "
                 "run from 0"
+            )
+        if num_classes is None and largest >= max(graph.num_nodes, 2):
+            raise InputError(
+                f"files: y holds the class {largest}, of which {graph.num_nodes} nodes cannot have "
+                "examples; number the classes from 0, or give files.num_classes"
             )
         info["num_classes"] = num_classes or largest + 1
     return Graph(
@@ -67,6 +72,22 @@ def files(*, path: str, undirected: bool = False, num_classes: int | None = None
         graph.splits,
         info,
     )
+
+
+def _rows(arrays: dict[str, np.ndarray]) -> int | None:
+    """Rows of all node tensors; None where there is none."""
+    rows = {name: len(array) for name, array in arrays.items()}
+    if not rows:
+        return None
+    usual = max(rows.values())
+    for name, found in rows.items():
+        if found != usual:
+            other = next(n for n, count in rows.items() if count == usual)
+            raise InputError(
+                f"files: {name!r} has {found} rows and {other!r} {usual}; give each node tensor a "
+                "row for every node (an edge tensor's name begins with edge_)"
+            )
+    return usual
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
@@ -117,6 +138,7 @@ def _edges(arrays: dict[str, np.ndarray], path: Path) -> tuple[np.ndarray, np.nd
     src, dst = arrays.pop("src"), arrays.pop("dst")
     if src.ndim != 1 or src.shape != dst.shape:
         raise InputError(
-            f"files: src has shape {src.shape} and dst {dst.shape}; give two equally long arrays"
+            f"files: src has shape {src.shape} and dst {dst.shape}; give two equally long "
+            "one-dimensional arrays"
         )
     return src, dst

@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"{command}: {error}", file=sys.stderr)
         return 2
-    except WorkerError as error:
+    except (WorkerError, FloatingPointError) as error:  # the latter: the loss is not finite
         print(f"{command}: {error}", file=sys.stderr)
         return 1
     except (MemoryError, RuntimeError) as error:

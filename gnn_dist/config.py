@@ -18,12 +18,22 @@ from pydantic.fields import FieldInfo
 
 from gnn_dist.errors import InputError
 
+_LONGEST = 200  # characters of a wrong value that are shown
+_LARGEST_FANOUT = (1 << 31) - 1
+
 
 def _split_commas(value: Any) -> Any:
     """``10,5`` on the command line means ``[10, 5]``."""
     if isinstance(value, str):
-        return [yaml.safe_load(item) for item in value.split(",") if item.strip()]
+        return [_item(item) for item in value.split(",") if item.strip()]
     return [value] if isinstance(value, int | float) else value
+
+
+def _item(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 Ints = Annotated[list[int], BeforeValidator(_split_commas)]
@@ -32,7 +42,11 @@ Names = Annotated[list[str], BeforeValidator(_split_commas)]
 
 class Section(BaseModel):
     model_config = ConfigDict(
-        extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
     )
 
 
@@ -338,9 +352,10 @@ def _explain_one(error: Any) -> str:
         return f"config {key}: unknown key; {remedy}"
     if error["type"] == "missing":
         return f"config {key}: is required; give a value"
-    return f"config {key}: {error['input']!r} is not valid; {error['msg'][:1].lower()}" + error[
-        "msg"
-    ].removeprefix(error["msg"][:1])
+    given = repr(error["input"])
+    if len(given) > _LONGEST:
+        given = f"{given[:_LONGEST]}..."
+    return f"config {key}: {given} is not valid; {error['msg'][:1].lower()}{error['msg'][1:]}"
 
 
 def _check_together(config: Config) -> None:
@@ -349,10 +364,15 @@ def _check_together(config: Config) -> None:
     if not fanouts:
         raise InputError("config sampler.fanouts: is empty; give one number a layer, as in [10, 5]")
     for fanout in fanouts:
-        if fanout < 1 and fanout != -1:
+        if (fanout < 1 and fanout != -1) or fanout > _LARGEST_FANOUT:
             raise InputError(
                 f"config sampler.fanouts: {fanout} is not valid; give numbers >= 1, or -1 for all"
             )
+    if config.task.metrics is not None and not config.task.metrics:
+        raise InputError(
+            "config task.metrics: is empty; name at least one, or leave it out for the usual ones "
+            f"of {config.task.kind}"
+        )
     if layers is not None and layers != len(fanouts):
         raise InputError(
             f"config sampler.fanouts: {fanouts} has {len(fanouts)} hops for a model of {layers} "

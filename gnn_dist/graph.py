@@ -303,6 +303,11 @@ def _check_splits(splits: Mapping[str, Any], num_nodes: int) -> dict[str, np.nda
                     "give one boolean a node"
                 )
             ids = np.flatnonzero(ids)
+        if ids.ndim != 1:
+            raise InputError(
+                f"graph.splits.{name}: has shape {ids.shape}; give node ids in one dimension, or "
+                "one boolean a node"
+            )
         if ids.size == 0:
             ids = ids.astype(np.int64)
         _check_ids(f"graph.splits.{name}", ids, num_nodes, "a node that does not exist")

@@ -58,6 +58,11 @@ class Task:
         width = prod(target.shape)
         is_float = np.dtype(target.dtype).kind == "f"
         shape = "[N" + "".join(f", {n}" for n in target.shape) + "]"
+        if target.dtype in ("uint16", "uint32", "uint64"):  # torch compares these with nothing
+            raise InputError(
+                f"task.target: is {target.dtype}{shape}, which torch cannot compute with; convert "
+                "it to int64"
+            )
         if kind == "classification":
             if is_float or width != 1:
                 raise InputError(
@@ -113,10 +118,17 @@ class Task:
             return output.softmax(-1)
         return output.sigmoid() if self.kind == "multilabel" else output
 
-    def check(self, target: np.ndarray, nodes: np.ndarray | None = None) -> None:
+    def check(
+        self,
+        target: np.ndarray,
+        nodes: np.ndarray | None = None,
+        names: np.ndarray | None = None,
+    ) -> None:
         """Raise ``InputError`` for a class out of range, a label that is neither 0 nor 1, or a
-        target that is not finite, among ``nodes`` (default: all)."""
+        target that is not finite, among the rows ``nodes`` (default: all), which a person knows
+        as ``names``."""
         nodes = np.arange(len(target)) if nodes is None else nodes
+        names = nodes if names is None else names
         values = target[nodes].reshape(len(nodes), -1)
         if self.kind == "classification":
             good = (values >= 0) & (values < self.out_features)
@@ -132,7 +144,7 @@ class Task:
             first = int(np.flatnonzero(bad)[0])
             value = values[first][~good[first]][0]
             raise InputError(
-                f"task.target: node {nodes[first]} has {value}, not {wanted} "
+                f"task.target: node {names[first]} has {value}, not {wanted} "
                 f"({int(bad.sum())} nodes in all); correct the labels or leave these nodes out of "
                 "the splits"
             )

@@ -1,7 +1,6 @@
 """Data parallelism: seeds dealt to ranks, each computes its own blocks, gradients summed."""
 
 import contextlib
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from gnn_dist.sampling import NeighborSampler
 from gnn_dist.storage import PartitionedGraph
 from gnn_dist.strategies.access import INPUTS, Access, open_access
 from gnn_dist.strategies.base import Sizes, StepReport
+from gnn_dist.strategies.checks import check_values
 from gnn_dist.strategies.data_plan import DataPlan, plan_data
 from gnn_dist.strategies.data_sizes import sampled_sizes
 from gnn_dist.strategies.gradients import GradientBuffer
@@ -83,6 +83,7 @@ class DataStrategy:
     def check(cls, job: Config, graph: PartitionedGraph) -> None:
         """Raise ``InputError`` for whatever of a job cannot be built over this graph."""
         build_parts(job, graph)
+        check_values(job, graph, build_task(job, graph))
 
     @classmethod
     def plan(cls, job: Config, graph: PartitionedGraph) -> DataPlan:
@@ -281,4 +282,11 @@ def width_of(graph: PartitionedGraph, name: str) -> int:
     """Numbers in one row of a node tensor."""
     if name not in graph.schema.node:
         raise InputError(f"graph: has no node tensor {name!r}; models need one as features")
-    return math.prod(graph.schema.node[name].shape)
+    shape = graph.schema.node[name].shape
+    if len(shape) != 1 or shape[0] < 1:
+        was = "".join(f", {n}" for n in shape)
+        raise InputError(
+            f"graph.node.{name}: has shape [N{was}]; models take features [N, F] with F >= 1, so "
+            "give it one row of numbers a node"
+        )
+    return shape[0]

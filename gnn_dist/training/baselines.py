@@ -68,7 +68,7 @@ def evaluate(
     if not (job.train.baselines and has_nodes(graph, "test")):
         return {}
     score = metrics.resolve(job.task.metrics, job.task.kind)
-    names = target_names(graph, job.task.target)
+    names = target_names(graph, job)
     name, constant = _constant(job, world, graph)
     values = {}
     if test is not None:

@@ -29,7 +29,7 @@ def build_trainer(
         build_optimizer(strategy.model, job.train),
         job.train,
         metrics.resolve(job.task.metrics, job.task.kind),
-        target_names(graph, job.task.target),
+        target_names(graph, job),
         world.control,
         folder,
         observer,
@@ -50,10 +50,13 @@ def build_optimizer(model: torch.nn.Module, settings: Train) -> torch.optim.Opti
     return kind(parameters, lr=settings.lr, weight_decay=settings.weight_decay, fused=True)
 
 
-def target_names(graph: PartitionedGraph, target: str) -> list[str]:
-    """Names of the columns of a regression target: the data set's own, else numbers."""
+def target_names(graph: PartitionedGraph, job: Config) -> list[str]:
+    """Names of the columns of a regression target: the data set's own, else numbers. A task of
+    another kind has none."""
+    if job.task.kind != "regression":
+        return []
     names = list(graph.info.get("targets", []))
-    width = math.prod(graph.schema.node[target].shape)
+    width = math.prod(graph.schema.node[job.task.target].shape)
     return names if len(names) == width else [str(k) for k in range(width)]
 
 

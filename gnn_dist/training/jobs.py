@@ -302,7 +302,7 @@ def _about(job: Config, graph: PartitionedGraph) -> dict[str, Any]:
         "task": job.task.kind,
         "strategy": job.train.strategy,
         "workers": job.cluster.workers,
-        "target_names": target_names(graph, job.task.target),
+        "target_names": target_names(graph, job),
     }
 
 
