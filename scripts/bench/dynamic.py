@@ -418,6 +418,7 @@ def main() -> None:
         choices=("time", "memory", "error"),
         default=["time", "memory", "error"],
     )
+    options.set_defaults(repeats=3)
     args = options.parse_args()
     torch.set_num_threads(1)
     tune_allocator()
