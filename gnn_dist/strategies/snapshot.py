@@ -538,17 +538,22 @@ class SnapshotStrategy:
         """Encode a step's groups and copy them to the device; called ahead on a thread."""
         if self.options.policy in ("sequential",):
             return
-        snapshots = batch.snapshots
         if self.options.policy == "windows":
-            own = deal_windows(len(batch.starts), self.exchange.size)[self.exchange.rank]
-            snapshots = batch.only(own).snapshots if own else ()
-        elif self.options.policy == "snapshots":
+            batch = batch.only(
+                deal_windows(len(batch.starts), self.exchange.size)[self.exchange.rank]
+            )
+        snapshots = batch.snapshots
+        if self.options.policy == "snapshots":
             rank = self.exchange.rank
             snapshots = tuple(t for t in snapshots if self.dealer[t] == rank)
         missing = [t for t in snapshots if not self.kept.done[t]]
         needed = [self._whole_groups(missing, self.options.policy == "snapshots")]
-        if self.model.spatial_calls() or self.model.temporal == "graph":
-            needed.append(snapshots)
+        if self.model.spatial_calls():
+            block = self.options.checkpoint or max(len(snapshots), 1)
+            needed += [snapshots[i : i + block] for i in range(0, len(snapshots), block)]
+        if self.model.recur_calls():
+            steps = range(1, batch.length)
+            needed += [tuple(start + k for start in batch.starts) for k in steps]
         for chosen in needed:
             for first, last in self.groups.split(chosen) if chosen else ():
                 if self.options.policy == "vertices":

@@ -69,7 +69,7 @@ def owner_of(ranks: int) -> np.ndarray:
 
 def run(strategy: SnapshotStrategy) -> dict:
     found = []
-    for batch in steps() + steps():
+    for batch in [*strategy.ahead(steps()), *strategy.ahead(steps())]:
         for p in strategy.parameters():
             p.grad = None
         loss = strategy.accumulate(batch)
