@@ -150,7 +150,7 @@ def _job(commands: Any, name: str, help_: str) -> argparse.ArgumentParser:
 def _yaml_value(text: str) -> Any:
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):  # the latter: a day or a number that cannot be
         return text
 
 

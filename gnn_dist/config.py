@@ -32,8 +32,22 @@ def _split_commas(value: Any) -> Any:
 def _item(text: str) -> Any:
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):  # the latter: a day or a number that cannot be
         return text
+
+
+class _Loader(yaml.SafeLoader):
+    """Takes no key twice, of which plain YAML would silently keep the last."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen and key.tag == "tag:yaml.org,2002:str":
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} is given twice", key.start_mark
+                )
+            seen.add(key.value if isinstance(key.value, str) else id(key))
+        return super().construct_mapping(node, deep)
 
 
 Ints = Annotated[list[int], BeforeValidator(_split_commas)]
@@ -281,15 +295,20 @@ def load(file: Path | None, overrides: Mapping[str, Any] | None = None) -> Confi
     values: dict[str, Any] = {}
     if file is not None:
         try:
-            text = file.read_text()
+            text = file.read_text("utf-8")
         except OSError as error:
             raise InputError(
                 f"config file: cannot read {str(file)!r} ({error.strerror}); give the path of a "
                 "YAML file, such as configs/quickstart.yaml"
             ) from error
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"config file {file}: is not text in UTF-8; give a YAML file, such as "
+                "configs/quickstart.yaml"
+            ) from error
         try:
-            values = yaml.safe_load(text) or {}
-        except yaml.YAMLError as error:
+            values = yaml.load(text, _Loader) or {}
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise InputError(f"config file {file}: is not valid YAML: {error}") from error
         if not isinstance(values, dict):
             raise InputError(
@@ -301,6 +320,13 @@ def load(file: Path | None, overrides: Mapping[str, Any] | None = None) -> Confi
         config = Config.model_validate(values)
     except ValidationError as error:
         raise InputError(_explain(error)) from None
+    try:
+        config.dump()
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"config: some args cannot be written to config.yaml ({error}); give plain values "
+            "that do not contain themselves"
+        ) from None
     _check_together(config)
     return config
 

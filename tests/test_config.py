@@ -51,6 +51,33 @@ def test_a_file_that_is_no_mapping_is_an_error_that_names_it(tmp_path: Path, tex
         config.load(file)
 
 
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"name: caf\xe9", "UTF-8"),
+        (b"\xff\xfed\x00", "UTF-8"),
+        (b"seed: 1\nseed: 2", "'seed' is given twice"),
+        (b"dataset: {name: a, args: {x: 1, x: 2}}", "'x' is given twice"),
+        (b"dataset: {name: a, args: &a {x: *a}}", "contain themselves"),
+        (b"dataset: {name: a, args: " + b"{a: " * 300 + b"1" + b"}" * 301, "plain values"),
+        (b"seed: " + b"9" * 5000, "digits"),
+        (b"name: 2026-99-99", "month"),
+    ],
+)
+def test_odd_files_are_refused_with_the_reason(tmp_path: Path, data: bytes, words: str):
+    file = tmp_path / "odd.yaml"
+    file.write_bytes(data)
+    with pytest.raises(InputError, match=words):
+        config.load(file)
+
+
+def test_the_same_key_may_stand_in_two_sections_and_be_merged(tmp_path: Path):
+    file = tmp_path / "fine.yaml"
+    file.write_text("dataset: {name: a, args: &a {x: 1}}\nmodel: {name: b, args: {<<: *a, x: 2}}")
+    job = config.load(file)
+    assert (job.dataset.args, job.model.args) == ({"x": 1}, {"x": 2})
+
+
 def test_a_missing_file_is_named():
     with pytest.raises(InputError, match=r"nowhere\.yaml"):
         config.load(Path("nowhere.yaml"))
