@@ -41,7 +41,7 @@ def resolve(kind: str, name: str, builtin: Mapping[str, str]) -> Any:
         path = name
     module_name, _, attribute = path.rpartition(".")
     try:
-        return getattr(importlib.import_module(module_name), attribute)
+        module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         missing = error.name or module_name
         if path == name and module_name.split(".")[0] == missing.split(".")[0]:
@@ -51,6 +51,15 @@ def resolve(kind: str, name: str, builtin: Mapping[str, str]) -> Any:
         raise InputError(
             f"{kind}: cannot import {name!r}: no module {missing!r}; {hint}"
         ) from error
+    except Exception as error:
+        if path != name:  # a fault of ours
+            raise
+        raise InputError(
+            f"{kind}: cannot import {name!r}: {type(error).__name__}: {error}; correct the name or "
+            "that module"
+        ) from error
+    try:
+        return getattr(module, attribute)
     except AttributeError as error:
         raise InputError(
             f"{kind}: the module {module_name!r} has no attribute {attribute!r}; check {name!r}"
