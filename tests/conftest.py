@@ -20,17 +20,3 @@ def shared_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"the shared data folder {SHARED} is absent (set GNN_DIST_SHARED_DATA)")
     return SHARED
-
-
-SLOW = (
-    "test_launch_ray.py",
-    "test_soak.py",
-    "test_the_driver_killed_goes_on_with_resume",
-)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that are not yet steady on a busy machine are run on demand."""
-    for item in items:
-        if any(name in item.nodeid for name in SLOW):
-            item.add_marker(pytest.mark.slow)

@@ -45,6 +45,15 @@ class Terminal:
             self._shown = 0
 
 
+@dataclass(frozen=True)
+class Voices:
+    """Where a run's words go: see ``WorkerContext``."""
+
+    show: Callable[[str], None]
+    keep: Callable[[str], None]
+    warn: Callable[[str], None]
+
+
 def _nothing(metrics: Mapping[str, Any]) -> None:
     return None
 
@@ -54,14 +63,16 @@ class WorkerContext:
     """One rank of a run: its world, its device, and the ways to speak to the driver.
 
     ``attempt`` counts how often the group of workers has been restarted after a failure: 0 at
-    first. ``show`` and ``keep`` reach the terminal of the driver: ``show(text)`` replaces the last
-    text shown, ``keep(text)`` writes a line that stays. Only rank 0 should speak.
+    first. ``show``, ``keep`` and ``warn`` reach the driver: ``show(text)`` replaces the last text
+    shown, ``keep(text)`` writes a line that stays, and so does ``warn(text)``, for what a person
+    must know even where no terminal is watched. Only rank 0 should speak.
     """
 
     world: World
     attempt: int = 0
     show: Callable[[str], None] = field(default_factory=lambda: Terminal().show)
     keep: Callable[[str], None] = field(default_factory=lambda: Terminal().keep)
+    warn: Callable[[str], None] = field(default_factory=lambda: Terminal().keep)
     report: Callable[[Mapping[str, Any]], None] = _nothing
     """Hand metrics to Ray Train. A barrier: every rank calls it equally often."""
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from gnn_dist.cluster.context import Terminal, WorkerContext
+from gnn_dist.cluster.context import Terminal, Voices, WorkerContext
 from gnn_dist.cluster.memory import out_of_memory
 from gnn_dist.cluster.tuning import allocator_environment, tune_allocator
 from gnn_dist.cluster.world import TIMEOUT, World
@@ -81,13 +81,15 @@ def launch(
     *,
     show: Callable[[str], None] | None = None,
     keep: Callable[[str], None] | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> T:
     """Call ``worker(context, payload)`` on every rank; what rank 0 returns.
 
     With ``workers.count`` 0 it is called here, and Ray is not imported. Otherwise Ray Train starts
     one process a rank; ``worker`` and ``payload`` are pickled, and rank 0's answer is pickled back.
 
-    ``show`` and ``keep`` receive what rank 0 tells people (default: the terminal).
+    ``show``, ``keep`` and ``warn`` receive what rank 0 tells people, and ``warn`` that workers are
+    waited for or were restarted (default: the terminal).
 
     An exception of a worker is raised here as itself, with the worker's traceback as its cause,
     and is final. A rank that is killed or stops answering restarts the whole group, at most
@@ -95,13 +97,13 @@ def launch(
     ``KeyboardInterrupt`` ends all workers and is raised again.
     """
     terminal = Terminal()
-    show, keep = show or terminal.show, keep or terminal.keep
+    say = Voices(show or terminal.show, keep or terminal.keep, warn or terminal.keep)
     try:
         if workers.count == 0:
-            return _run_here(worker, payload, workers, show, keep)
+            return _run_here(worker, payload, workers, say)
         from gnn_dist.cluster.ray_run import run
 
-        answer: Any = run(worker, payload, workers, show, keep)
+        answer: Any = run(worker, payload, workers, say)
         return answer
     finally:
         terminal.clear()
@@ -111,11 +113,11 @@ def _run_here(
     worker: Callable[[WorkerContext, P], T],
     payload: P,
     workers: Workers,
-    show: Callable[[str], None],
-    keep: Callable[[str], None],
+    say: Voices,
 ) -> T:
     try:
-        return worker(WorkerContext(_here(workers), show=show, keep=keep), payload)
+        context = WorkerContext(_here(workers), show=say.show, keep=say.keep, warn=say.warn)
+        return worker(context, payload)
     except Exception as error:
         lacking = out_of_memory(error, rank=0)
         if lacking is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gnn_dist.cluster import ray_session
-from gnn_dist.cluster.context import WorkerContext
+from gnn_dist.cluster.context import Voices, WorkerContext
 from gnn_dist.cluster.launch import Workers
 from gnn_dist.cluster.ray_worker import Failure, worker_main
 from gnn_dist.errors import InputError, WorkerError
@@ -92,8 +92,7 @@ def run(
     worker: Callable[[WorkerContext, Any], Any],
     payload: Any,
     workers: Workers,
-    show: Callable[[str], None],
-    keep: Callable[[str], None],
+    say: Voices,
 ) -> Any:
     """``launch`` for one or more Ray workers."""
     news = _News()
@@ -103,7 +102,7 @@ def run(
 
         error: Exception | None = None
         mailbox = _mailbox()
-        listener = _Listener(mailbox, news, show, keep, workers, session)
+        listener = _Listener(mailbox, news, say, workers, session)
         try:
             trainer = _trainer(worker, payload, workers, session, mailbox)
             listener.start(on_final_failure=trainer.stop)
@@ -131,15 +130,13 @@ class _Listener:
         self,
         mailbox: Any,
         news: _News,
-        show: Callable[[str], None],
-        keep: Callable[[str], None],
+        say: Voices,
         workers: Workers,
         session: ray_session.Session,
     ) -> None:
         self._mailbox = mailbox
         self._news = news
-        self._show = show
-        self._keep = keep
+        self._say = say
         self._workers = workers
         self._session = session
         self._end = threading.Event()
@@ -170,7 +167,7 @@ class _Listener:
             except ray.exceptions.RayError:  # Ray has ended or is slow
                 posts = []
             with contextlib.suppress(OSError):  # the terminal may be gone
-                _listen(self._news, posts, self._show, self._keep, self._workers)
+                _listen(self._news, posts, self._say, self._workers)
                 self._say_what_is_lacking()
             if not stopped and self._news.final() is not None:
                 stopped = True
@@ -183,7 +180,7 @@ class _Listener:
             return
         self._patience = float("inf")
         if self._session.lacks_resources():
-            self._keep(
+            self._say.warn(
                 f"waiting for {self._session.wanted()}; the Ray cluster has "
                 f"{self._session.offered()}"
             )
@@ -271,15 +268,12 @@ def _trainer(
 def _listen(
     news: _News,
     posts: list[tuple[str, int, Any]],
-    show: Callable[[str], None],
-    keep: Callable[[str], None],
+    say: Voices,
     workers: Workers,
 ) -> None:
     for kind, rank, value in posts:
-        if kind == "show":
-            show(value)
-        elif kind == "keep":
-            keep(value)
+        if kind in ("show", "keep", "warn"):
+            getattr(say, kind)(value)
         elif kind == "peak":
             news.peaks[rank] = value
         elif kind == "process":
@@ -295,7 +289,7 @@ def _listen(
             if value > 0:
                 told = news.failures[0].text if news.failures else "a worker was lost"
                 why = news.losses() or told
-                keep(
+                say.warn(
                     f"restarted all workers from the last checkpoint ({value} of "
                     f"{workers.max_failures}) after: {why}"
                 )

@@ -75,6 +75,7 @@ def worker_main(job: dict[str, Any]) -> None:
             attempt,
             show=lambda text: post("show", text),
             keep=lambda text: post("keep", text),
+            warn=lambda text: post("warn", text),
             report=report,
         )
         worker, payload = pickle.loads(job["work"])

@@ -30,6 +30,7 @@ class SharedExchange:
     def __init__(self, inner: Exchange, host_of_rank: Sequence[int]) -> None:
         self.rank = inner.rank
         self.size = inner.size
+        self.traffic: Traffic = inner.traffic
         self._inner = inner
         mine = host_of_rank[inner.rank]
         self._near = [r != inner.rank and host == mine for r, host in enumerate(host_of_rank)]
@@ -38,18 +39,14 @@ class SharedExchange:
         self._arenas = [_Memory.create("gnn-dist-rows", _ALIGN) for _ in range(2)]
         names = inner.all_gather_object((os.getpid(), self._table.descriptor))
         self._tables = {
-            r: _Memory.open(*names[r], self._table.size)
-            for r, near in enumerate(self._near)
-            if near
+            r: _Memory.open(pid, descriptor, self._table.size)
+            for r, (pid, descriptor) in enumerate(names)
+            if self._near[r]
         }
         self._pids = [pid for pid, _ in names]
         self._open: dict[tuple[int, int], _Memory] = {}
         self._turn = 0
         inner.barrier()
-
-    @property
-    def traffic(self) -> Traffic:
-        return self._inner.traffic
 
     def all_to_all(
         self, parts: Sequence[Tensor], *, receive: Sequence[int] | None = None

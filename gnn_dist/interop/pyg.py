@@ -6,7 +6,7 @@ takes from a batch the draws that make the former: node ``v`` first reached in h
 in-edges drawn for it in hop ``h + 1``. ``NeighborLoader`` here draws just those.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from gnn_dist.batch import BatchIndex, MiniBatch
 from gnn_dist.errors import InputError
 from gnn_dist.features.rows import FeatureRows
 from gnn_dist.graph import SPLITS, Graph
-from gnn_dist.loading import EpochPlan
+from gnn_dist.loading import EpochPlan, Prefetcher
 from gnn_dist.sampling import LocalTopology, Relabeller
 from gnn_dist.storage import PartitionedGraph
 
@@ -104,6 +104,9 @@ class NeighborLoader:
         replace: draw with replacement.
         drop_last: leave out a last, smaller batch.
         weight_attr: the edge tensor of sampling weights, such as ``edge_weight``.
+        transform: called on every mini-batch.
+        num_workers: mini-batches that are drawn ahead, on a thread; 0 draws when asked.
+        persistent_workers: taken for compatibility; the thread lives as long as an epoch.
         seed: of everything that is drawn.
 
     Raises ``InputError`` for ids that do not exist and arguments out of range.
@@ -120,6 +123,9 @@ class NeighborLoader:
         replace: bool = False,
         drop_last: bool = False,
         weight_attr: str | None = None,
+        transform: Callable[[Data], Data] | None = None,
+        num_workers: int = 0,
+        persistent_workers: bool = False,
         seed: int = 0,
     ) -> None:
         from gnn_dist.sampling import NeighborSampler
@@ -133,6 +139,8 @@ class NeighborLoader:
         self._shuffle = shuffle
         self._replace = replace
         self._weights = weights
+        self._transform = transform
+        self._ahead = num_workers
         self._seed = seed
         self._epoch = 0
         self._seeds = _ids(input_nodes, graph.num_nodes)
@@ -149,8 +157,13 @@ class NeighborLoader:
     def __iter__(self) -> Iterator[Data]:
         epoch, self._epoch = self._epoch, self._epoch + 1
         order = self._plan.order(epoch) if self._shuffle else np.arange(self._seeds.size)
-        for batch in range(len(self)):
-            yield self._sample(self._plan.batch(order, batch), BatchIndex(epoch, batch))
+        batches: Prefetcher[int, Data] = Prefetcher(
+            lambda batch: self._sample(self._plan.batch(order, batch), BatchIndex(epoch, batch)),
+            self._transform or (lambda data: data),
+            depth=self._ahead,
+            size=lambda data: sum(t.nbytes for _, t in data.items() if isinstance(t, Tensor)),
+        )
+        yield from batches(range(len(self)))
 
     def _sample(self, places: np.ndarray, index: BatchIndex) -> Data:
         numbering = self._numbering

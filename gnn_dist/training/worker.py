@@ -61,7 +61,7 @@ def train(context: WorkerContext, payload: Payload) -> Result:
 
     position = None
     if payload.resume or context.attempt > 0:
-        newest = checkpoints.newest(folder, context.keep if context.rank == 0 else _quiet)
+        newest = checkpoints.newest(folder, context.warn if context.rank == 0 else _quiet)
         if newest is not None:
             position = trainer.resume(newest)
             context.keep(f"going on at epoch {position.epoch + 1}, step {position.step}")

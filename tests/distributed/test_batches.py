@@ -7,7 +7,7 @@ import pytest
 from support.graphs import random_graph
 from support.ranks import run_ranks
 
-from gnn_dist import storage
+from gnn_dist import partitioners, storage
 from gnn_dist.batch import MiniBatch, global_digest
 from gnn_dist.cluster import World
 from gnn_dist.features import FeatureStore
@@ -27,6 +27,8 @@ def partitioned(num_parts: int, how: str) -> storage.PartitionedGraph:
     ids = np.arange(whole.num_nodes)
     if how == "range":
         assignment = ids * num_parts // whole.num_nodes
+    elif how in partitioners.BUILTIN:
+        assignment = partitioners.partition(whole, num_parts, how, seed=0)
     else:
         assignment = np.random.default_rng(int(how)).integers(0, num_parts, whole.num_nodes)
     return storage.assemble(whole, assignment.astype(np.int32), num_parts)
@@ -69,7 +71,7 @@ def reference() -> list[str]:
 
 
 @pytest.mark.parametrize("prefetch", [0, 8])
-@pytest.mark.parametrize("how", ["range", "1", "2"])
+@pytest.mark.parametrize("how", ["range", "1", "metis", "refennel"])
 @pytest.mark.parametrize("num_parts", [1, 2, 4])
 def test_batches_do_not_depend_on_the_partition_or_prefetching(num_parts, how, prefetch, reference):
     found = digests([shares(World.local(), num_parts, how, "auto", prefetch)], num_parts, how)

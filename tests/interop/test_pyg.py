@@ -120,6 +120,21 @@ def test_the_loader_trains_pygs_model(graph):
     assert np.mean(losses[-4:]) < 0.7 * np.mean(losses[:4])
 
 
+def test_batches_drawn_ahead_are_the_same_and_are_transformed(graph):
+    def loader(**more) -> NeighborLoader:
+        return NeighborLoader(graph, [3, 2], batch_size=7, shuffle=True, seed=4, **more)
+
+    def mark(data):
+        data.seen = data.num_nodes
+        return data
+
+    ahead = list(loader(num_workers=3, persistent_workers=True, transform=mark))
+    for one, other in zip(loader(), ahead, strict=True):
+        assert torch.equal(one.n_id, other.n_id)
+        assert torch.equal(one.edge_index, other.edge_index)
+        assert other.seen == one.num_nodes
+
+
 def test_epochs_differ_and_loaders_of_one_seed_agree(graph):
     make = lambda: NeighborLoader(graph, [3], batch_size=20, shuffle=True, seed=4)  # noqa: E731
     loader = make()

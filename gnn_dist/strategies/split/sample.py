@@ -37,6 +37,11 @@ class Route:
     def received(self) -> int:
         return sum(self.receive_counts)
 
+    def to(self, device: torch.device) -> "Route":
+        order = None if self.order is None else self.order.to(device, non_blocking=True)
+        send = self.send.to(device, non_blocking=True)
+        return Route(send, self.send_counts, self.receive_counts, order)
+
 
 @dataclass(slots=True, eq=False)
 class SplitLayer:

@@ -23,7 +23,8 @@ def shuffle(x: Tensor, route: Route, exchange: Exchange) -> Tensor:
 class _Shuffle(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, route: Route, exchange: Exchange) -> Tensor:
-        ctx.route, ctx.exchange, ctx.own = route, exchange, x.shape[0]
+        ctx.route, ctx.exchange, ctx.own = route.to(x.device), exchange, x.shape[0]
+        route = ctx.route
         sent = x.index_select(0, route.send).split(route.send_counts)
         got = exchange.all_to_all(sent, receive=route.receive_counts)
         rows = torch.cat((x, *got))

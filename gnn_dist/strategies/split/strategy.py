@@ -193,6 +193,7 @@ class SplitStrategy:
 
     def _forward(self, batch: SplitBatch) -> Tensor:
         assert batch.x is not None
+        model: Any = self.model
         h = batch.x.to(self._device, non_blocking=True).to(self._dtype)
         precision: Any = contextlib.nullcontext()
         if self._autocast:
@@ -204,7 +205,7 @@ class SplitStrategy:
                 block = layer.block
                 if self._device.type != "cpu":
                     block = block.to(self._device, non_blocking=True)
-                h = self.model.forward_layer(k, h, block)
+                h = model.forward_layer(k, h, block)
         return h.float() if self._autocast else h
 
     def predict(self, split: str) -> tuple[Tensor, Tensor, Tensor] | None:
