@@ -135,14 +135,13 @@ def _job(commands: Any, name: str, help_: str) -> argparse.ArgumentParser:
     )
     group = parser.add_argument_group("configuration (every key of the YAML file)")
     for key, info in config.flags():
-        description = (info.description or "").replace("\n", " ").replace("%", "%%")
         group.add_argument(
             f"--{key}",
             dest=f"config:{key}",
             metavar=key.rsplit(".", 1)[-1].upper(),
             default=argparse.SUPPRESS,
             type=_yaml_value,
-            help=description,
+            help=config.describe(info).replace("%", "%%"),
         )
     return parser
 

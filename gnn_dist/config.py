@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -128,7 +128,7 @@ class Task(Section):
 
 class Train(Section):
     strategy: str = "data"
-    """how the ranks compute one global batch"""
+    """how the ranks compute one global batch: data, split, pipeline, snapshot or a dotted path"""
     epochs: int = Field(10, ge=1)
     """passes over the training nodes"""
     batch_size: int = Field(1024, ge=1)
@@ -339,6 +339,20 @@ def flags(section: type[Section] = Config, prefix: str = "") -> Iterator[tuple[s
             yield from flags(inner, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", info
+
+
+def describe(info: FieldInfo) -> str:
+    """A key in one line: what it is, its values where they are few, its default."""
+    told = []
+    kinds = (info.annotation, *get_args(info.annotation))
+    choices = next((get_args(kind) for kind in kinds if get_origin(kind) is Literal), ())
+    if choices:
+        told.append("one of " + ", ".join(choices))
+    default = info.default
+    if default not in (None, {}, []) and not info.is_required() and info.default_factory is None:
+        told.append(f"default {str(default).lower() if isinstance(default, bool) else default}")
+    description = " ".join((info.description or "").split())
+    return f"{description} ({'; '.join(told)})" if told else description
 
 
 def _section_of(info: FieldInfo) -> type[Section] | None:
