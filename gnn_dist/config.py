@@ -236,7 +236,7 @@ class Split(Section):
 
 class Config(Section):
     name: str = "run"
-    """a name for the report"""
+    """a name for the report and the folder, without slashes"""
     seed: int = Field(0, ge=0)
     """the seed of every random choice"""
     output: Path | None = None
@@ -400,6 +400,11 @@ def _explain_one(error: Any) -> str:
 
 def _check_together(config: Config) -> None:
     """What no single field can tell."""
+    if Path(config.name).name != config.name:
+        raise InputError(
+            f"config name: {config.name!r} is no name of a folder; give one without slashes (and "
+            "set output for another place)"
+        )
     fanouts, layers = config.sampler.fanouts, config.model.layers
     if not fanouts:
         raise InputError("config sampler.fanouts: is empty; give one number a layer, as in [10, 5]")

@@ -142,8 +142,8 @@ class NeighborSampler:
                 blocks[b].append(block)
                 nodes[b] = numbering.nodes if alone else numbering.nodes.copy()
         return [
-            finish(topology, share, *made)
-            for share, *made in zip(shares, seeds, nodes, blocks, strict=True)
+            finish(topology, share, ids, reached, made)
+            for share, ids, reached, made in zip(shares, seeds, nodes, blocks, strict=True)
         ]
 
     def key(self, seed: int, index: BatchIndex, hop: int) -> int:

@@ -26,8 +26,9 @@ def check_values(job: Config, graph: PartitionedGraph, task: Task) -> None:
                 task.check(part.node[job.task.target], rows, part.original_ids[rows])
             except InputError as error:
                 raise InputError(f"{error} (split {split!r})") from None
-    if job.sampler.weights in graph.schema.edge:
-        _check_weights(graph, job.sampler.weights)
+    weights = job.sampler.weights
+    if weights is not None and weights in graph.schema.edge:
+        _check_weights(graph, weights)
 
 
 def _check_weights(graph: PartitionedGraph, name: str) -> None:

@@ -21,6 +21,7 @@ from gnn_dist.sampling import NeighborSampler, PartitionedTopology
 from gnn_dist.storage import PartitionedGraph
 from gnn_dist.strategies.access import INPUTS
 from gnn_dist.strategies.base import Sizes, StepReport
+from gnn_dist.strategies.checks import check_values
 from gnn_dist.strategies.data import (
     DataStrategy,
     Parts,
@@ -91,6 +92,7 @@ class SplitStrategy:
     def check(cls, job: Config, graph: PartitionedGraph) -> None:
         """Raise ``InputError`` for whatever of a job cannot be built over this graph."""
         checked_parts(job, graph)
+        check_values(job, graph, build_task(job, graph))
 
     @classmethod
     def sizes(cls, job: Config, graph: Graph) -> Sizes:
