@@ -400,7 +400,7 @@ def _explain_one(error: Any) -> str:
 
 def _check_together(config: Config) -> None:
     """What no single field can tell."""
-    if Path(config.name).name != config.name:
+    if Path(config.name).name != config.name or config.name == "..":
         raise InputError(
             f"config name: {config.name!r} is no name of a folder; give one without slashes (and "
             "set output for another place)"
