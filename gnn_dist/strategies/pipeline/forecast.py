@@ -86,7 +86,7 @@ def foresee(
         chosen = candidate(profile, table, memory_limit=limit)
         found.append(chosen)
     elif fixed:
-        name = settings.schedule
+        name: str = settings.schedule
         name = f"{name}-{settings.chunks}" if name == "interleaved" else name
         chosen = next(c for c in found if c.name == name)
     return PipelinePlan(tuple(found), chosen, fixed, ranks, profile.num_micro, settings.memory_mib)
