@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from gnn_dist.errors import InputError
 _PREFIX = "gnn-dist-"
 _MARK = "GNN_DIST_SESSION"
 """Environment variable that marks the processes of a local Ray: its agents may outlive it."""
+_ENDING = 5.0
+"""Seconds that what a session left behind may take to end."""
 _LONGEST_FOLDER = 40
 """Ray puts Unix sockets under its folder, and their paths may have 107 characters in all."""
 _OBJECT_STORE = 100 << 20
@@ -214,12 +217,21 @@ def _removed(folder: Path) -> Iterator[None]:
 
 
 def _remove(folder: Path) -> None:
-    wanted = f"{_MARK}={folder}\0".encode()
+    end = time.monotonic() + _ENDING
+    while _kill_marked(folder) and time.monotonic() < end:
+        time.sleep(0.05)  # one of them may have started another in the meantime
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _kill_marked(folder: Path) -> bool:
+    """Kill every process of the session in ``folder``; whether there was one."""
+    wanted, found = f"{_MARK}={folder}\0".encode(), False
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if int(process.name) != os.getpid() and wanted in (process / "environ").read_bytes():
                 os.kill(int(process.name), signal.SIGKILL)
-    shutil.rmtree(folder, ignore_errors=True)
+                found = True
+    return found
 
 
 def _is_alive(pid: int) -> bool:

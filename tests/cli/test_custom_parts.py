@@ -87,7 +87,7 @@ def job(prefix: str, separator: str) -> list[str]:
         *("--sampler.name", named("half", "Half"), "--sampler.fanouts", "4,4"),
         *("--model.name", named("net", "Net"), "--model.args.width", "8"),
         *("--task.metrics", named("share_right", "share_right")),
-        *("--cache.name", named("my_degree", "MyDegree")),
+        *("--cache.name", named("my_degree", "MyDegree"), "--cache.fraction", "0.5"),
         *("--train.epochs", "2", "--train.batch_size", "64", "--train.baselines", "false"),
         *("--output", "out"),
     ]

@@ -56,7 +56,7 @@ BAD = {
     "too few rows": ({"x": np.ones((N - 1, 3))}, [], ["'x' has 39 rows", "'y' 40"]),
     "a split of two dimensions": (
         {"train": np.arange(8).reshape(4, 2)}, [], ["splits.train", "(4, 2)"]),
-    "no metric": ({}, ["--task.metrics="], ["task.metrics", "empty"]),
+    "no metric": ({}, ["--task.metrics=[]"], ["task.metrics", "empty"]),
     "a fan-out beyond 32 bits": (
         {}, [f"--sampler.fanouts={10**20},2"], ["sampler.fanouts", str(10**20), "-1 for all"]),
     "an item that is no YAML": (

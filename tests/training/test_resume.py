@@ -44,7 +44,7 @@ def run(
 ) -> worker.Result:
     folder.mkdir(exist_ok=True)
     keep = (lambda text: None) if said is None else said.append
-    context = WorkerContext(World.local(), show=lambda text: None, keep=keep)
+    context = WorkerContext(World.local(), show=lambda text: None, keep=keep, warn=keep)
     return worker.train(context, Payload(job(**changes), partition, folder, resume))
 
 
