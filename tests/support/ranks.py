@@ -1,7 +1,7 @@
 """Real processes as ranks, without Ray: quick, bounded in time, never left behind.
 
-Ranks are forked from a server process that has imported torch already, so a rank starts in tens
-of milliseconds and inherits no threads.
+Ranks are forked from a server process that has imported the package and loaded its kernels already,
+so a rank starts in tens of milliseconds and inherits no threads.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 from gnn_dist.cluster.world import World
 
-_PRELOAD = ["torch", "torch.distributed", "numba", "gnn_dist.cluster.world", "support.ranks"]
+_PRELOAD = ["support.preload", "support.ranks"]
 
 
 @dataclass
