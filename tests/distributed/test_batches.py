@@ -78,7 +78,7 @@ def test_batches_do_not_depend_on_the_partition_or_prefetching(num_parts, how, p
     assert found == reference
 
 
-LAYOUTS = [(1, "range"), *itertools.product((2, 4), ("range", "1"))]
+LAYOUTS = [(1, "range"), *itertools.product((2, 4), ("1", "metis"))]
 
 
 def all_layouts(world: World, mode: str) -> list[list[MiniBatch]]:
