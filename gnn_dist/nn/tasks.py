@@ -129,6 +129,8 @@ class Task:
         as ``names``."""
         nodes = np.arange(len(target)) if nodes is None else nodes
         names = nodes if names is None else names
+        if not len(nodes):  # a part may hold nothing of a split
+            return
         values = target[nodes].reshape(len(nodes), -1)
         if self.kind == "classification":
             good = (values >= 0) & (values < self.out_features)

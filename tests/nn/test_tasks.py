@@ -91,6 +91,7 @@ def test_labels_out_of_range_are_found() -> None:
     classes = Task.build("classification", spec("int64"), {"num_classes": 3})
     y = np.array([0, -1, 2, 3])
     classes.check(y, np.array([0, 2]))
+    classes.check(y, np.array([], np.int64))  # a part may hold nothing of a split
     with pytest.raises(InputError, match=r"node 1 has -1, not a class in 0 \.\. 2 .*2 nodes"):
         classes.check(y)
     labels = Task.build("multilabel", spec("float32", 2), {})
