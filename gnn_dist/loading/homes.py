@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gnn_dist.cluster import Placement
+from gnn_dist.kernels.stitch import group
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +46,12 @@ class Homes:
     def __call__(self, global_ids: np.ndarray) -> np.ndarray:
         """The home rank of each node: int64[n]."""
         return self.ranks[np.searchsorted(self.starts, global_ids, side="right") - 1]
+
+    def group(self, global_ids: np.ndarray, num_ranks: int) -> list[np.ndarray]:
+        """The positions of ``global_ids`` (int64[n]) at home on each rank, ascending."""
+        ends = np.append(self.starts, self.num_nodes)
+        order, bounds = group(global_ids, ends, self.ranks, num_ranks)
+        return np.split(order, bounds[1:-1])
 
     def ranges(self, rank: int) -> list[tuple[int, int]]:
         """The half-open ranges of global ids at home on ``rank``."""

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,40 +13,6 @@ from gnn_dist.features import FeatureStore
 from gnn_dist.loading import EpochPlan, LoadTimes, Prefetcher
 from gnn_dist.strategies.split.sample import Cooperation, SplitBatch
 from gnn_dist.strategies.split.shuffle import shuffle
-
-
-@dataclass
-class Tally:
-    """What this rank did, in sums over the batches loaded so far; layers from the input on.
-
-    Attributes:
-        batches: loaded.
-        seeds: whose loss was computed here.
-        rows: feature rows read, all of them this rank's own.
-        vertices: rows computed, a layer.
-        edges: in-edges drawn, a layer.
-        shuffled: rows received before a layer.
-    """
-
-    batches: int
-    seeds: int
-    rows: int
-    vertices: np.ndarray
-    edges: np.ndarray
-    shuffled: np.ndarray
-
-    @classmethod
-    def zero(cls, num_layers: int) -> "Tally":
-        return cls(0, 0, 0, *(np.zeros(num_layers, np.int64) for _ in range(3)))
-
-    def add(self, batch: SplitBatch) -> None:
-        self.batches += 1
-        self.seeds += batch.seeds.numel()
-        self.rows += batch.input_nodes.numel()
-        for k, layer in enumerate(batch.layers):
-            self.vertices[k] += layer.block.num_dst
-            self.edges[k] += layer.block.num_edges
-            self.shuffled[k] += 0 if layer.route is None else layer.route.received
 
 
 class SplitLoader:
@@ -80,7 +45,6 @@ class SplitLoader:
         max_bytes: int,
     ) -> None:
         self.plan = plan
-        self.tally = Tally.zero(len(cooperation.sampler.fanouts))
         self._cooperation = cooperation
         self._features = features
         self._labels = labels
@@ -115,7 +79,6 @@ class SplitLoader:
                 return
             batch, times = loaded
             times.waited(start, time.perf_counter())
-            self.tally.add(batch)
             yield batch, times
 
     def sample(self, order: np.ndarray, index: BatchIndex) -> SplitBatch:

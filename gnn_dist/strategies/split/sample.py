@@ -1,6 +1,6 @@
 """Cooperative sampling: at each hop a rank draws for the frontier vertices that it owns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -98,6 +98,8 @@ class SplitBatch:
 class Cooperation:
     """Samples this rank's part of every global batch, hop by hop with the other ranks.
 
+    For one thread at a time.
+
     The draw of a vertex depends on (seed, epoch, batch, hop, original id) alone, so that the union
     of all ranks' edges is the batch that one process draws.
 
@@ -119,14 +121,20 @@ class Cooperation:
     exchange: Exchange
     seed: int
     data_parallel: int = 0
+    _named: Relabeller = field(init=False, repr=False)
+    _computed: Relabeller = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("_named", "_computed"):  # kept: each holds 4 bytes a node of the graph
+            object.__setattr__(self, name, Relabeller(self.own.num_nodes))
 
     def sample(self, index: BatchIndex, seeds: np.ndarray, global_seeds: int) -> SplitBatch:
         """The part of global batch ``index`` whose seeds here are ``seeds``. Collective."""
-        numbering = Relabeller(self.own.num_nodes)
+        numbering = self._named
         numbering.start(seeds)
         layers: list[SplitLayer] = []
         for hop in range(self.data_parallel):
-            block = self._block(self.everywhere, hop, index, numbering.nodes.copy(), numbering)
+            block = self._block(self.everywhere, hop, index, numbering.nodes.copy())
             layers.append(SplitLayer(block, None, numbering.nodes.copy()))
         frontier = seeds
         if layers:
@@ -137,7 +145,7 @@ class Cooperation:
                 layer.block.ids = self._ids(layer.sources)
         for hop in range(self.data_parallel, len(self.sampler.fanouts)):
             numbering.start(frontier)
-            block = self._block(self.own, hop, index, frontier, numbering)
+            block = self._block(self.own, hop, index, frontier)
             named = numbering.nodes.copy()
             frontier, route, place = self._meet(named)
             block.indices = torch.from_numpy(place.astype(np.int32)[block.indices.numpy()])
@@ -155,18 +163,11 @@ class Cooperation:
             global_seeds,
         )
 
-    def _block(
-        self,
-        topology: Topology,
-        hop: int,
-        index: BatchIndex,
-        nodes: np.ndarray,
-        numbering: Relabeller,
-    ) -> Block:
+    def _block(self, topology: Topology, hop: int, index: BatchIndex, nodes: np.ndarray) -> Block:
         sampler = self.sampler
         key = Keys.of(sampler.key(self.seed, index, hop), nodes.size)
         drawn = sampler.draw(topology, nodes, sampler.fanouts[hop], key)
-        block = make_block(drawn, numbering)
+        block = make_block(drawn, self._named)
         layer = len(sampler.fanouts) - 1 - hop
         block.key = rng.fold(self.seed, Stream.DROPOUT, *index, layer)
         return block
@@ -179,12 +180,11 @@ class Cooperation:
         among the rows that the route brings.
         """
         rank, size = self.exchange.rank, self.exchange.size
-        owners = self.homes(nodes)
-        mine = owners == rank
         dtype = index_dtype(self.own.num_nodes)
-        wanted = [nodes[owners == r] if r != rank else nodes[:0] for r in range(size)]
-        asked = self.exchange.all_to_all([torch.from_numpy(w.astype(dtype)) for w in wanted])
-        numbering = Relabeller(self.own.num_nodes)
+        at = self.homes.group(nodes, size)
+        mine, at[rank] = at[rank], at[rank][:0]
+        asked = self.exchange.all_to_all([torch.from_numpy(nodes[p].astype(dtype)) for p in at])
+        numbering = self._computed
         numbering.start(nodes[mine], "frontier")
         send = [
             numbering.add(ids.numpy().astype(np.int64)) if r != rank else np.empty(0, np.int32)
@@ -192,23 +192,15 @@ class Cooperation:
         ]
         frontier = numbering.nodes.copy()
         place = np.empty(nodes.size, np.int64)
-        place[mine] = np.arange(np.count_nonzero(mine))
-        first = frontier.size
-        for r in range(size):
-            if r != rank:
-                place[owners == r] = first + np.arange(wanted[r].size)
-                first += wanted[r].size
+        place[mine] = np.arange(mine.size)
+        theirs = np.concatenate(at)
+        place[theirs] = frontier.size + np.arange(theirs.size)
         route = Route(
             torch.from_numpy(np.concatenate(send).astype(np.int64)),
             [s.size for s in send],
-            [w.size for w in wanted],
+            [p.size for p in at],
         )
         return frontier, route, place
 
     def _ids(self, nodes: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(self.own.original_ids(nodes)))
-
-
-def edges_of(batches: Sequence[SplitBatch]) -> int:
-    """Edges that the ranks of ``batches`` drew, all together."""
-    return sum(layer.block.num_edges for batch in batches for layer in batch.layers)

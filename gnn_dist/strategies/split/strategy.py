@@ -15,11 +15,11 @@ from gnn_dist.config import Config
 from gnn_dist.errors import InputError
 from gnn_dist.features import FeatureStore
 from gnn_dist.graph import Graph
-from gnn_dist.loading import EpochPlan, Homes, LoadTimes
+from gnn_dist.loading import Homes, LoadTimes
 from gnn_dist.nn.tasks import Task
 from gnn_dist.sampling import NeighborSampler, PartitionedTopology
 from gnn_dist.storage import PartitionedGraph
-from gnn_dist.strategies.access import INPUTS
+from gnn_dist.strategies.access import INPUTS, epoch_plan
 from gnn_dist.strategies.base import Sizes, StepReport
 from gnn_dist.strategies.checks import check_values
 from gnn_dist.strategies.data import (
@@ -104,25 +104,16 @@ class SplitStrategy:
         """The strategy of a job on this rank. Collective."""
         parts = checked_parts(job, graph)
         placement = world.placement(graph.num_parts, job.cluster.placement)
-        homes = Homes.of(graph.offsets, placement)
-        train, original = graph.split("train")
-        plan = EpochPlan(
-            train,
-            original,
-            homes(train),
-            job.train.batch_size,
-            world.size,
-            job.seed,
-            job.loader.drop_last,
-        )
         assert isinstance(parts.sampler, NeighborSampler)
+        own = everywhere = PartitionedTopology(graph, placement, None)
+        if job.split.data_parallel_layers:
+            asking = world.exchange("sampling of data-parallel layers")
+            everywhere = PartitionedTopology(graph, placement, asking)
         cooperation = Cooperation(
             parts.sampler,
-            PartitionedTopology(graph, placement, None),
-            PartitionedTopology(
-                graph, placement, world.exchange("sampling of data-parallel layers")
-            ),
-            homes,
+            own,
+            everywhere,
+            Homes.of(graph.offsets, placement),
             world.sampling,
             job.seed,
             job.split.data_parallel_layers,
@@ -130,7 +121,7 @@ class SplitStrategy:
         # The loader's stores and its shuffle take turns on one thread: one exchange serves all.
         features = FeatureStore(graph, placement, world.features)
         loader = SplitLoader(
-            plan,
+            epoch_plan(job, graph, placement),
             cooperation,
             features,
             FeatureStore(graph, placement, world.features),
