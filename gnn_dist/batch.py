@@ -55,6 +55,12 @@ class Block:
     def num_edges(self) -> int:
         return self.indices.numel()
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its tensors."""
+        held = (self.indptr, self.indices, self.edge_ids, self.weight, self.ids)
+        return sum(t.nbytes for t in (*held, *self.edge.values()) if t is not None)
+
     def degrees(self) -> Tensor:
         """Edges into each destination: int64[num_dst]."""
         return self.indptr.diff()

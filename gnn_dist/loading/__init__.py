@@ -4,7 +4,7 @@ from gnn_dist.loading.homes import Homes
 from gnn_dist.loading.loader import BulkSampler, Loader, Sampler, batch_bytes, rehearse
 from gnn_dist.loading.plan import EpochPlan, deal
 from gnn_dist.loading.prefetch import Prefetcher
-from gnn_dist.loading.windows import Horizon, LoadTimes
+from gnn_dist.loading.windows import Horizon, LoadTimes, timed
 
 __all__ = [
     "BulkSampler",
@@ -18,4 +18,5 @@ __all__ = [
     "batch_bytes",
     "deal",
     "rehearse",
+    "timed",
 ]

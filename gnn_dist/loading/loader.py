@@ -13,7 +13,7 @@ from gnn_dist.features import Counts, FeatureStore
 from gnn_dist.features.store import Rows
 from gnn_dist.loading.plan import EpochPlan
 from gnn_dist.loading.prefetch import Prefetcher
-from gnn_dist.loading.windows import Horizon, LoadTimes, Sampled, Windows
+from gnn_dist.loading.windows import Horizon, LoadTimes, Sampled, Windows, timed
 from gnn_dist.sampling import Share, Topology
 
 
@@ -124,15 +124,7 @@ class Loader:
             max_bytes=self._max_bytes,
             size=lambda loaded: batch_bytes(loaded[0]),
         )
-        batches = prefetcher(range(first, stop))
-        while True:
-            start = time.perf_counter()
-            loaded = next(batches, None)
-            if loaded is None:
-                return
-            batch, times = loaded
-            times.waited(start, time.perf_counter())
-            yield batch, times
+        yield from timed(prefetcher(range(first, stop)))
 
     def _alone(self, share: Share) -> Sampled:
         start = time.perf_counter()
@@ -214,7 +206,4 @@ def batch_bytes(batch: MiniBatch) -> int:
     held = [batch.seeds, batch.input_nodes, *batch.node.values()]
     if isinstance(batch.x, Tensor):
         held.append(batch.x)
-    for block in batch.blocks:
-        held += [block.indptr, block.indices, *block.edge.values()]
-        held += [t for t in (block.edge_ids, block.weight, block.ids) if t is not None]
-    return sum(t.numel() * t.element_size() for t in held)
+    return sum(t.nbytes for t in held) + sum(block.nbytes for block in batch.blocks)

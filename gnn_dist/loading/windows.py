@@ -2,12 +2,15 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from gnn_dist.batch import MiniBatch
 from gnn_dist.errors import InputError
 from gnn_dist.sampling import Share
+
+B = TypeVar("B")
 
 
 @dataclass(slots=True)
@@ -29,6 +32,17 @@ class LoadTimes:
         self.wait = ended - began
         fetched = self.fetch_began + self.fetch
         self.wait_features = max(0.0, min(ended, fetched) - max(began, self.fetch_began))
+
+
+def timed(loaded: Iterator[tuple[B, LoadTimes]]) -> Iterator[tuple[B, LoadTimes]]:
+    """The same, with the seconds that were waited for each batch in its times."""
+    while True:
+        start = time.perf_counter()
+        following = next(loaded, None)
+        if following is None:
+            return
+        following[1].waited(start, time.perf_counter())
+        yield following
 
 
 @dataclass(frozen=True, slots=True)

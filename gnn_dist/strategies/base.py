@@ -19,6 +19,11 @@ from gnn_dist.graph import Graph
 from gnn_dist.storage import PartitionedGraph
 
 
+def model_dtype(job: Config) -> torch.dtype:
+    """Of a job's weights; bfloat16 is for the pass alone."""
+    return torch.float64 if job.train.precision == "float64" else torch.float32
+
+
 @dataclass(slots=True)
 class StepReport:
     """What one optimiser step did.

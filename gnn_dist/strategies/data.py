@@ -1,83 +1,53 @@
 """Data parallelism: seeds dealt to ranks, each computes its own blocks, gradients summed."""
 
-import contextlib
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from gnn_dist import plugins, rng
-from gnn_dist.batch import BatchIndex, MiniBatch
-from gnn_dist.cluster import Exchange, World
+from gnn_dist import plugins
+from gnn_dist.batch import MiniBatch
+from gnn_dist.cluster import World
 from gnn_dist.config import Config
 from gnn_dist.errors import InputError
 from gnn_dist.features import BUILTIN as CACHES
 from gnn_dist.features import CachePolicy
 from gnn_dist.graph import Graph
-from gnn_dist.loading import LoadTimes, Sampler
+from gnn_dist.loading import Sampler
 from gnn_dist.nn import build_model
 from gnn_dist.nn.tasks import Task
 from gnn_dist.sampling import BUILTIN as SAMPLERS
 from gnn_dist.sampling import NeighborSampler
 from gnn_dist.storage import PartitionedGraph
 from gnn_dist.strategies.access import INPUTS, Access, open_access
-from gnn_dist.strategies.base import Sizes, StepReport
+from gnn_dist.strategies.base import Sizes
 from gnn_dist.strategies.checks import check_values
 from gnn_dist.strategies.data_plan import DataPlan, plan_data
 from gnn_dist.strategies.data_sizes import sampled_sizes
-from gnn_dist.strategies.gradients import GradientBuffer
 from gnn_dist.strategies.inference import Inference, as_input, open_inference
+from gnn_dist.strategies.seeds import SeedStrategy
 
-Share = tuple[MiniBatch, LoadTimes]
 
-
-class DataStrategy:
-    """The loss of a global batch is the sum over the seeds of all ranks, divided by their number.
+class DataStrategy(SeedStrategy[MiniBatch]):
+    """Every rank computes the blocks of its own seeds.
 
     A rank without seeds takes part with weight 0. The gradients equal those of one process to
-    reassociation of the sums.
-
-    Args:
-        model: takes ``(x, blocks)``.
-        task: gives the loss of outputs and targets.
-        target: the node tensor to predict.
-        access: this rank's shares, and what they cost.
-        inference: exact predictions for evaluation.
-        world: the ranks; its ``gradients`` and ``control`` are used by the calling thread alone.
-        seed: seeds torch's own generator at every step, for models that draw from it.
-        dtype: of the model.
-        autocast: run the model in bfloat16 under autocast.
+    reassociation of the sums. ``access`` has this rank's shares, and what they cost.
     """
 
     name = "data"
 
     def __init__(
         self,
+        job: Config,
         model: nn.Module,
         task: Task,
-        target: str,
         access: Access,
         inference: Inference,
         world: World,
-        seed: int,
-        dtype: torch.dtype = torch.float32,
-        autocast: bool = False,
     ) -> None:
-        self.model = model
-        self._task = task
-        self._target = target
+        super().__init__(job, model, task, access.loader, inference, world)
         self._access = access
-        self._loader = access.loader
-        self._inference = inference
-        self._world = world
-        self._device = world.device
-        self._seed = seed
-        self._dtype = dtype
-        self._autocast = autocast
-        self._gradients = GradientBuffer(model.parameters())
 
     @classmethod
     def check(cls, job: Config, graph: PartitionedGraph) -> None:
@@ -111,59 +81,13 @@ class DataStrategy:
             job, world, graph, parts.model, parts.sampler, parts.full_sampler, parts.cache
         )
 
-    def num_batches(self) -> int:
-        return self._loader.plan.num_batches
-
-    def shares(self, epoch: int, first: int, stop: int) -> Iterator[tuple[BatchIndex, Share]]:
-        for batch, times in self._loader.epoch(epoch, first, stop):
-            yield batch.index, (batch, times)
-
-    def backward(self, share: Share) -> StepReport:
-        batch, times = share
-        start = time.perf_counter()
-        self.model.train()
-        self._gradients.zero()
-        torch.manual_seed(
-            rng.fold(self._seed, rng.Stream.MODEL, *batch.index, self._world.rank) >> 1
-        )
-        if batch.seeds.numel():
-            loss_sum = self._loss_sum(batch) / batch.global_seeds
-            loss_sum.backward()
-            self._gradients.scalars[0] = loss_sum.detach()
-        computed = time.perf_counter()
-        self._gradients.sum_over(self._world.gradients)
-        return StepReport(
-            loss=float(self._gradients.scalars[0]),
-            seeds=batch.global_seeds,
-            seconds={
-                "sample": times.sample,
-                "fetch": times.fetch,
-                "wait": times.wait,
-                "wait_features": times.wait_features,
-                "compute": computed - start,
-                "synchronise": time.perf_counter() - computed,
-            },
-        )
-
-    def _loss_sum(self, batch: MiniBatch) -> Tensor:
+    def _propagate(self, batch: MiniBatch) -> None:
+        if not batch.seeds.numel():
+            return
         x = as_input(batch.x, self._device, self._dtype)
-        blocks = batch.blocks
-        target = batch.node[self._target]
-        if self._device.type != "cpu":
-            blocks = [block.to(self._device, non_blocking=True) for block in blocks]
-            target = target.to(self._device, non_blocking=True)
-        precision: Any = contextlib.nullcontext()
-        if self._autocast:
-            precision = torch.autocast(self._device.type, dtype=torch.bfloat16)
-        with precision:
-            output = self.model(x, blocks)
-        return self._task.loss_sum(output.float() if self._autocast else output, target)
-
-    def predict(self, split: str) -> tuple[Tensor, Tensor, Tensor] | None:
-        self.model.eval()
-        return gather_shares(
-            self._inference.predict(self.model, split, self._target), self._world.control
-        )
+        with self._precision():
+            output = self.model(x, [self._here(block) for block in batch.blocks])
+        self._loss(output, batch).backward()
 
     def communication(self) -> dict[str, Any]:
         gather = self._world.control.all_gather_object
@@ -173,18 +97,6 @@ class DataStrategy:
             "gradient_bytes": sum(gather(self._world.gradients.traffic.bytes_sent)),
             **({"cache": foreseen} if foreseen else {}),
         }
-
-
-def gather_shares(
-    share: tuple[Tensor, Tensor, Tensor], control: Exchange
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Every rank's (original ids, outputs, targets) in one, by original id, on rank 0."""
-    gathered = [control.all_gather(tensor) for tensor in share]
-    if control.rank != 0:
-        return None
-    ids, outputs, targets = (torch.cat(parts) for parts in gathered)
-    order = torch.argsort(ids)
-    return ids[order], outputs[order], targets[order]
 
 
 def sum_counts(values: list[Any]) -> Any:
@@ -240,18 +152,7 @@ def assemble(
     """The strategy for a model and samplers at hand."""
     access = open_access(job, world, graph, sampler, cache)
     inference = open_inference(job, world, graph, full_sampler)
-    dtype = torch.float64 if job.train.precision == "float64" else torch.float32
-    return DataStrategy(
-        model.to(world.device, dtype),
-        build_task(job, graph),
-        job.task.target,
-        access,
-        inference,
-        world,
-        job.seed,
-        dtype,
-        autocast=job.train.precision == "bfloat16",
-    )
+    return DataStrategy(job, model, build_task(job, graph), access, inference, world)
 
 
 def build_task(job: Config, graph: PartitionedGraph) -> Task:

@@ -8,7 +8,7 @@ from gnn_dist.config import Config
 from gnn_dist.loading import EpochPlan, Sampler, batch_bytes
 from gnn_dist.sampling import LocalTopology
 from gnn_dist.storage import PartitionedGraph
-from gnn_dist.strategies.base import Sizes
+from gnn_dist.strategies.base import Sizes, model_dtype
 
 _BATCHES = 4  # global batches that are drawn
 
@@ -39,7 +39,7 @@ def sampled_sizes(
                     global_seeds=len(positions),
                 )
             )
-    item = 8 if job.train.precision == "float64" else 4
+    item = model_dtype(job).itemsize
     layers = " -> ".join(f"{n:,.0f}" for n in _nodes_by_layer(shares, batches))
     edges = sum(b.num_edges for s in shares for b in s.blocks) / batches
     return Sizes(

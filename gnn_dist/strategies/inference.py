@@ -26,6 +26,7 @@ from gnn_dist.loading import Homes, Sampler
 from gnn_dist.sampling import PartitionedTopology, Relabeller, Topology, full_neighbour_block
 from gnn_dist.storage import Part, PartitionedGraph, Schema, TensorSpec
 from gnn_dist.strategies.access import INPUTS
+from gnn_dist.strategies.base import model_dtype
 
 _CHUNK_EDGES = 1 << 20  # expected edges of a chunk of destination nodes
 _BATCH_SEEDS = 256  # seeds of a full-neighbour mini-batch
@@ -191,8 +192,20 @@ def open_inference(
         sampler,
         INPUTS,
         world.device,
-        torch.float64 if job.train.precision == "float64" else torch.float32,
+        model_dtype(job),
     )
+
+
+def gather_shares(
+    share: tuple[Tensor, Tensor, Tensor], control: Exchange
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Every rank's (original ids, outputs, targets) in one, by original id, on rank 0."""
+    gathered = [control.all_gather(tensor) for tensor in share]
+    if control.rank != 0:
+        return None
+    ids, outputs, targets = (torch.cat(parts) for parts in gathered)
+    order = torch.argsort(ids)
+    return ids[order], outputs[order], targets[order]
 
 
 class _Scratch:

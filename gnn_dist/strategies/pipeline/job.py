@@ -1,12 +1,11 @@
 """What a job names for a pipeline: its model, its task and its schedule table, checked."""
 
-import torch
-
 from gnn_dist.config import Config, Pipeline
 from gnn_dist.errors import InputError
 from gnn_dist.nn import Task, build_model
 from gnn_dist.nn.deep import DeepGNN
 from gnn_dist.storage import PartitionedGraph
+from gnn_dist.strategies.base import model_dtype
 from gnn_dist.strategies.data import INPUTS, build_task, width_of
 from gnn_dist.strategies.pipeline.batches import SubgraphBatches, SubgraphSettings
 from gnn_dist.strategies.pipeline.schedule import Schedule
@@ -38,8 +37,7 @@ def model_and_task(job: Config, graph: PartitionedGraph) -> tuple[DeepGNN, Task]
             "config sampler.name: 'circuits' needs a node tensor `circuit`, which this graph "
             "lacks; use parts or clusters"
         )
-    dtype = torch.float64 if job.train.precision == "float64" else torch.float32
-    return model.to(dtype), task
+    return model.to(model_dtype(job)), task
 
 
 def read_table(settings: Pipeline) -> Schedule | None:

@@ -29,6 +29,7 @@ from gnn_dist.storage import PartitionedGraph, assemble
 from gnn_dist.strategies.base import Sizes, StepReport
 from gnn_dist.strategies.data import INPUTS, width_of
 from gnn_dist.strategies.gradients import GradientBuffer
+from gnn_dist.strategies.inference import gather_shares
 from gnn_dist.strategies.pipeline.balance import partition, worth_replanning
 from gnn_dist.strategies.pipeline.batches import SubgraphBatches, SubgraphSettings
 from gnn_dist.strategies.pipeline.bubbles import Ahead, Bubbles
@@ -330,19 +331,12 @@ class PipelineStrategy:
                 output = self.model(batch.x, batch.blocks)
                 parts.append((batch.blocks[0].ids[: core.size], output, micro.target))
         if parts:
-            share = [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
+            ids, outputs, targets = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
         else:
-            share = [
-                torch.zeros(0, dtype=torch.int64),
-                torch.zeros(0, width, dtype=self.model.stack.gain.dtype),
-                self._features.fetch(self._batches.target, nobody),
-            ]
-        gathered = [self._world.control.all_gather(tensor) for tensor in share]
-        if self._world.rank != 0:
-            return None
-        ids, outputs, targets = (torch.cat(tensors) for tensors in gathered)
-        order = torch.argsort(ids)
-        return ids[order], outputs[order], targets[order]
+            ids = torch.zeros(0, dtype=torch.int64)
+            outputs = torch.zeros(0, width, dtype=self.model.stack.gain.dtype)
+            targets = self._features.fetch(self._batches.target, nobody)
+        return gather_shares((ids, outputs, targets), self._world.control)
 
     @property
     def loss_sum(self) -> Callable[[Tensor, Tensor], Tensor]:

@@ -4,13 +4,11 @@ import time
 from collections.abc import Iterator
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from gnn_dist.batch import BatchIndex
 from gnn_dist.cluster import Exchange
 from gnn_dist.features import FeatureStore
-from gnn_dist.loading import EpochPlan, LoadTimes, Prefetcher
+from gnn_dist.loading import EpochPlan, LoadTimes, Prefetcher, timed
 from gnn_dist.strategies.split.sample import Cooperation, SplitBatch
 from gnn_dist.strategies.split.shuffle import shuffle
 
@@ -71,15 +69,7 @@ class SplitLoader:
             max_bytes=self._max_bytes,
             size=lambda loaded: split_bytes(loaded[0]),
         )
-        batches = prefetcher(range(first, stop))
-        while True:
-            start = time.perf_counter()
-            loaded = next(batches, None)
-            if loaded is None:
-                return
-            batch, times = loaded
-            times.waited(start, time.perf_counter())
-            yield batch, times
+        yield from timed(prefetcher(range(first, stop)))
 
     def sample(self, order: np.ndarray, index: BatchIndex) -> SplitBatch:
         """This rank's part of a batch, without rows; ``order`` is that of its epoch. Collective."""
@@ -104,11 +94,8 @@ class SplitLoader:
 
 def split_bytes(batch: SplitBatch) -> int:
     """Bytes of the tensors that a part holds."""
-    held: list[Tensor | None] = [batch.seeds, batch.input_nodes, batch.x, *batch.node.values()]
-    for layer in batch.layers:
-        block = layer.block
-        held += [block.indptr, block.indices, block.edge_ids, block.weight, block.ids]
-        held += block.edge.values()
-        if layer.route is not None:
-            held += [layer.route.send, layer.route.order]
-    return sum(t.numel() * t.element_size() for t in held if isinstance(t, torch.Tensor))
+    held = [batch.seeds, batch.input_nodes, batch.x, *batch.node.values()]
+    for route in [layer.route for layer in batch.layers if layer.route is not None]:
+        held += [route.send, route.order]
+    blocks = sum(layer.block.nbytes for layer in batch.layers)
+    return blocks + sum(t.nbytes for t in held if t is not None)
