@@ -8,7 +8,7 @@ import numpy as np
 from gnn_dist.errors import InputError
 from gnn_dist.graph import Graph
 from gnn_dist.kernels import partition as kernels
-from gnn_dist.partitioners.weights import fill_empty, integer_weights
+from gnn_dist.partitioners.weights import LARGEST_TOTAL, fill_empty, integer_weights
 
 _SEEDS = 1 << 31
 
@@ -156,9 +156,19 @@ def _write_parhip(
         (indptr * 8 + first).astype(np.uint64).tofile(out)
         neighbours.astype(np.uint64).tofile(out)
         if node_weights is not None:
-            integer_weights(node_weights).tofile(out)
+            _above_zero(integer_weights(node_weights)).tofile(out)
         if weighted_edges:
             integer_weights(weights).tofile(out)
+
+
+def _above_zero(weights: np.ndarray) -> np.ndarray:
+    """Whole weights with 1 for 0, and the others scaled up so that a 1 hardly counts.
+
+    KaMinPar 3.7 does not end where fewer nodes than parts have a weight.
+    """
+    if weights.all():
+        return weights
+    return np.maximum(weights * max(1, LARGEST_TOTAL // int(weights.sum())), 1)
 
 
 def _no_edges(num_nodes: int, num_parts: int, node_weights: np.ndarray | None) -> np.ndarray:

@@ -7,7 +7,7 @@ import numpy as np
 from gnn_dist.errors import InputError
 from gnn_dist.graph import Graph
 
-_LARGEST_TOTAL = 1 << 30  # sums stay within 32 bits, which some builds of METIS use
+LARGEST_TOTAL = 1 << 30  # sums stay within 32 bits, which some builds of METIS use
 
 
 def balance_weights(
@@ -57,9 +57,9 @@ def integer_weights(weights: np.ndarray) -> np.ndarray:
     Integers that fit are kept; others are scaled and rounded, and what was above 0 stays so.
     """
     total = float(weights.sum())
-    if total <= _LARGEST_TOTAL and (weights == np.rint(weights)).all():
+    if total <= LARGEST_TOTAL and (weights == np.rint(weights)).all():
         return weights.astype(np.int64)
-    scaled = np.rint(weights * (_LARGEST_TOTAL / 2 / total)).astype(np.int64)
+    scaled = np.rint(weights * (LARGEST_TOTAL / 2 / total)).astype(np.int64)
     return np.maximum(scaled, weights > 0)
 
 

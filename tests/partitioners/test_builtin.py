@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.graphs import random_graph
 
@@ -85,6 +85,9 @@ def graphs(draw):
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=40, deadline=None)
 @given(graphs())
+@example(
+    (Graph.from_edges([1], [3], 4), 4, np.array([1.0, 0.0, 0.0, 3.0]), np.ones(1))
+)  # fewer nodes with a weight than parts: KaMinPar itself does not end on these
 def test_any_graph_gets_parts_that_are_all_used(name, drawn):
     graph, num_parts, node_weights, edge_weights = drawn
     weights = {}
@@ -324,7 +327,7 @@ def test_kaminpar_is_handed_the_undirected_graph_with_its_weights(tmp_path):
 
     graph = random_graph(50, 300)
     indptr, neighbours, weights = undirected(graph, None)
-    node_weights = np.arange(50.0)
+    node_weights = np.arange(1.0, 51)
     for loads in (None, node_weights):
         _write_parhip(tmp_path / "g", indptr, neighbours, weights, loads)
         read = kaminpar.load_graph(str(tmp_path / "g"), kaminpar.GraphFileFormat.PARHIP)
@@ -333,7 +336,14 @@ def test_kaminpar_is_handed_the_undirected_graph_with_its_weights(tmp_path):
             row = slice(indptr[v], indptr[v + 1])
             wanted = list(zip(neighbours[row].tolist(), weights[row].tolist(), strict=True))
             assert sorted(read.neighbors(v)) == sorted(wanted)
-            assert read.node_weight(v) == (1 if loads is None else v)
+            assert read.node_weight(v) == (1 if loads is None else v + 1)
+
+    _write_parhip(tmp_path / "g", indptr, neighbours, weights, np.arange(50.0))
+    read = kaminpar.load_graph(str(tmp_path / "g"), kaminpar.GraphFileFormat.PARHIP)
+    kept = [read.node_weight(v) for v in range(50)]
+    assert kept[0] == 1
+    assert kept[1] > 800_000
+    assert kept[1:] == [v * kept[1] for v in range(1, 50)]
 
 
 def test_without_kaminpar_the_error_names_the_extra(monkeypatch):
