@@ -19,6 +19,9 @@ import torch
 
 from gnn_dist import rng
 from gnn_dist.batch import BatchIndex, Block, MiniBatch
+from gnn_dist.cluster import World
+from gnn_dist.config import Config
+from gnn_dist.datasets.circuits import generated_circuits
 from gnn_dist.datasets.synthetic import rmat
 from gnn_dist.datasets.temporal import synthetic
 from gnn_dist.dynamic import WindowBatch
@@ -28,6 +31,7 @@ from gnn_dist.nn.functional import keyed_dropout
 from gnn_dist.nn.recurrent.models import MPNNLSTM, TGCN, GConvGRU
 from gnn_dist.sampling import LocalTopology, NeighborSampler
 from gnn_dist.storage import PartitionedGraph
+from gnn_dist.strategies.pipeline import PipelineStrategy
 from gnn_dist.strategies.snapshot import Options, SnapshotStrategy
 from gnn_dist.strategies.snapshot_tasks import NodeRegression
 
@@ -151,6 +155,46 @@ def check_deep(num_nodes: int, device: str) -> dict:
     }
 
 
+def check_pipeline(device: str) -> dict:
+    """A global batch of the strategy pipeline on one rank: the second is timed."""
+    graph = generated_circuits(
+        kinds=["array_multiplier"], widths=[8, 12, 16], targets=["level"], patterns=64
+    )
+    job = Config.model_validate(
+        {
+            "dataset": {"name": "generated_circuits"},
+            "sampler": {"name": "circuits"},
+            "model": {"name": "deep", "args": {"width": 64, "layers": 28}},
+            "task": {"kind": "regression"},
+            "train": {"strategy": "pipeline"},
+        }
+    )
+    losses, gradients, seconds = [], [], []
+    for place in ("cpu", device):
+        whole = PartitionedGraph.from_graph(graph)
+        strategy = PipelineStrategy.build(job, World.local(place), whole)
+        _, share = next(iter(strategy.shares(0, 0, 1)))
+        for _ in range(2):
+            start = time.perf_counter()
+            loss = strategy.backward(share).loss
+            synchronise(place)
+            took = time.perf_counter() - start
+        losses.append(loss)
+        seconds.append(took)
+        gradients.append([p.grad.cpu() for p in strategy.model.parameters() if p.numel()])
+        assert strategy.predict("train") is not None
+    gap = abs(losses[1] - losses[0]) / abs(losses[0])
+    error = max(float((a - b).norm() / a.norm()) for a, b in zip(*gradients, strict=True))
+    return {
+        "model": "deep, strategy pipeline",
+        "output_error": gap,
+        "gradient_error": error,
+        "cpu_ms": 1000 * seconds[0],
+        f"{device}_ms": 1000 * seconds[1],
+        "ok": gap < 1e-3 and error < 5e-2,
+    }
+
+
 def check_snapshots(name: str, device: str) -> dict:
     """A step of windows over snapshots, twice: groups are copied in the first and kept."""
     data = synthetic(num_nodes=5000, num_edges=50_000, snapshots=24, change=0.05)
@@ -196,6 +240,7 @@ def main() -> int:
     drawn = batches(arguments.nodes, arguments.batches)
     rows = [check_model(name, args, drawn, arguments.device) for name, args in MODELS.items()]
     rows.append(check_deep(arguments.nodes, arguments.device))
+    rows.append(check_pipeline(arguments.device))
     rows += [check_snapshots(name, arguments.device) for name in RECURRENT]
     dropout = check_dropout(drawn[0], arguments.device)
     for row in rows:

@@ -169,12 +169,15 @@ class SubgraphBatches:
             unit, self._topology, seed=self._seed, index=index, global_seeds=global_seeds
         )
         seeds = unit.nodes[: unit.num_core]
+        device = model.stack.gain.device
         everywhere = self._topology.collective  # others may ask this rank while it fetches
         target = None
         if inputs or everywhere:
-            batch.x = self._features.fetch(self._inputs, unit.nodes if inputs else _NOBODY)
+            rows = self._features.fetch(self._inputs, unit.nodes if inputs else _NOBODY)
+            batch.x = rows.to(device, non_blocking=True)
         if targets or everywhere:
-            target = self._features.fetch(self.target, seeds if targets else _NOBODY)
+            rows = self._features.fetch(self.target, seeds if targets else _NOBODY)
+            target = rows.to(device, non_blocking=True)
         return DeepMicro(batch, model.stack.topology(batch.blocks[0]), target)
 
     def _unit(self, group: np.ndarray, hops: int) -> Unit:

@@ -62,6 +62,7 @@ class PipelineExecutor(Generic[M]):
         stages: the stages of this rank, by number.
         link: to the other ranks.
         bubbles: opened while this rank waits, so that other work is done meanwhile.
+        clock: seconds at which what was computed so far is there.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class PipelineExecutor(Generic[M]):
         stages: Mapping[int, Stage[M]],
         link: Link,
         bubbles: Bubbles | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         check(schedule)
         needed = schedule.stages_of(link.rank)
@@ -81,6 +83,7 @@ class PipelineExecutor(Generic[M]):
         self.schedule, self.stages = schedule, dict(stages)
         self._link = link
         self._bubbles = bubbles or Bubbles()
+        self._clock = clock
 
     def run(self, micros: Sequence[M]) -> Step:
         """One global batch: gradients accumulate in the parameters of this rank's stages.
@@ -107,7 +110,7 @@ class _Run(Generic[M]):
         self._micros = micros
         self._schedule, self._stages = owner.schedule, owner.stages
         self._link, self._bubbles = owner._link, owner._bubbles
-        self._rank = owner._link.rank
+        self._clock, self._rank = owner._clock, owner._link.rank
         self._held: dict[tuple[int, int], _Held] = {}
         self._local: dict[tuple[str, int, int], Tensor] = {}
         self._coming: dict[tuple[str, int, int], Arrival] = {}
@@ -121,7 +124,7 @@ class _Run(Generic[M]):
     def do(self, action: Action) -> None:
         kind, stage, micro = action
         incoming = self._incoming(action)
-        start = time.perf_counter()
+        start = self._clock()
         if kind == FORWARD:
             out = self._forward(stage, micro, incoming)
         elif kind == WEIGHT:
@@ -132,7 +135,7 @@ class _Run(Generic[M]):
             out = None
         else:
             out = self._backward(kind, stage, micro, incoming)
-        self.step.spans.append(Span(self._rank, action, start, time.perf_counter()))
+        self.step.spans.append(Span(self._rank, action, start, self._clock()))
         if out is not None:
             self._deliver(action, out)
 

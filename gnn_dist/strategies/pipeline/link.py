@@ -57,8 +57,9 @@ class NoLink:
 
 
 class GroupLink:
-    """Messages over a process group of ``torch.distributed`` (gloo on CPU).
+    """Messages over a gloo group of ``torch.distributed``, through host memory on a GPU.
 
+    NCCL matches messages by their order alone; a schedule orders them by need, so they have tags.
     Waiting is bounded by ``timeout`` seconds; what goes past it is a ``WorkerError`` that names
     the message and the rank.
     """
@@ -69,15 +70,11 @@ class GroupLink:
         self.messages = 0
         self._world = world
         self._limit = timedelta(seconds=world.timeout)
-        device = world.device.type
-        self._group = dist.new_group(
-            range(world.size),
-            timeout=self._limit,
-            backend="gloo" if device == "cpu" else "cpu:gloo,cuda:nccl",
-        )
+        self._group = dist.new_group(range(world.size), timeout=self._limit, backend="gloo")
         self._sent: list[tuple[Any, Tensor, int, str]] = []
 
     def send(self, tensor: Tensor, to: int, tag: int, what: str) -> None:
+        tensor = tensor.cpu()
         with self._told(f"send {what}", to):
             work = dist.isend(tensor, group=self._group, tag=tag, group_dst=to)
         self._sent.append((work, tensor, to, what))
@@ -87,10 +84,11 @@ class GroupLink:
     def receive(
         self, shape: Sequence[int], dtype: torch.dtype, source: int, tag: int, what: str
     ) -> Arrival:
-        into = torch.empty(tuple(shape), dtype=dtype, device=self._world.device)
+        pinned = self._world.device.type == "cuda"
+        into = torch.empty(tuple(shape), dtype=dtype, pin_memory=pinned)
         with self._told(f"receive {what}", source):
             work = dist.irecv(into, group=self._group, tag=tag, group_src=source)
-        return _Arrival(self, work, into, source, what)
+        return _Arrival(self, work, into, source, what, self._world.device)
 
     def flush(self) -> None:
         sent, self._sent = self._sent, []
@@ -119,10 +117,18 @@ class GroupLink:
 
 
 class _Arrival:
-    def __init__(self, link: GroupLink, work: Any, into: Tensor, source: int, what: str) -> None:
-        self._link, self._work, self._into = link, work, into
+    def __init__(
+        self,
+        link: GroupLink,
+        work: Any,
+        into: Tensor,
+        source: int,
+        what: str,
+        device: torch.device,
+    ) -> None:
+        self._link, self._work, self._into, self._device = link, work, into, device
         self._source, self._what = source, what
 
     def wait(self) -> Tensor:
         self._link._wait(self._work, f"receive {self._what}", self._source)
-        return self._into
+        return self._into.to(self._device, non_blocking=True)

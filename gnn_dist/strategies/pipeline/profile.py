@@ -1,6 +1,5 @@
 """What the layers of a deep model cost on this rank, measured on a few micro-batches."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from gnn_dist.nn.deep import DeepGNN
 from gnn_dist.strategies.pipeline.balance import LayerTime
+from gnn_dist.strategies.pipeline.clock import now
 from gnn_dist.strategies.pipeline.plan import Profile
 from gnn_dist.strategies.pipeline.stages import DeepMicro, DeepPipelineStage
 
@@ -107,20 +107,21 @@ def _time(
     model: DeepGNN, micro: DeepMicro, count: int, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> tuple[float, float, float]:
     """Seconds of forward, input gradients and weight gradients of ``count`` blocks."""
+    device = model.stack.gain.device
     saved = [p.grad for p in model.parameters()]
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
     stage = DeepPipelineStage(model, 0, count, loss)
     # from a state on the grid, as blocks in the middle have it
-    value = torch.zeros(stage.input_shape(micro), dtype=stage.dtype).requires_grad_()
-    start = time.perf_counter()
+    value = torch.zeros(stage.input_shape(micro), dtype=stage.dtype, device=device).requires_grad_()
+    start = now(device)
     out = model.blocks(value, micro.topology, 0, count)
     kept = model.stack.last_inner
-    after_forward = time.perf_counter()
+    after_forward = now(device)
     rest = stage.backward_input(value, out, torch.ones_like(out), kept)
-    after_input = time.perf_counter()
+    after_input = now(device)
     rest()
-    end = time.perf_counter()
+    end = now(device)
     for p, grad in zip(model.parameters(), saved, strict=True):
         p.grad = grad
     return after_forward - start, after_input - after_forward, end - after_input

@@ -9,6 +9,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from gnn_dist.strategies.inference import gather_shares
 from gnn_dist.strategies.pipeline.balance import partition, worth_replanning
 from gnn_dist.strategies.pipeline.batches import SubgraphBatches, SubgraphSettings
 from gnn_dist.strategies.pipeline.bubbles import Ahead, Bubbles
+from gnn_dist.strategies.pipeline.clock import now
 from gnn_dist.strategies.pipeline.executor import PipelineExecutor, Step
 from gnn_dist.strategies.pipeline.forecast import PipelinePlan, foresee, memory_limit
 from gnn_dist.strategies.pipeline.generators import generate
@@ -112,12 +114,8 @@ class PipelineStrategy:
     @classmethod
     def build(cls, job: Config, world: World, graph: PartitionedGraph) -> "PipelineStrategy":
         """The strategy of a job on this rank. Collective."""
-        if world.device.type != "cpu":
-            raise InputError(
-                "config cluster.device: the strategy pipeline runs on cpu, not on "
-                f"{world.device.type}; set cluster.device: cpu"
-            )
         model, task = model_and_task(job, graph)
+        model.to(world.device)
         settings = job.pipeline
         placement = world.placement(graph.num_parts, job.cluster.placement)
         features = FeatureStore(graph, placement, world.features)
@@ -228,7 +226,7 @@ class PipelineStrategy:
         self._gradients.zero()
         step = self.last_step = executor.run(share.micros)
         self._gradients.scalars[0] = step.loss
-        computed = time.perf_counter()
+        computed = now(self._world.device)
         self._gradients.sum_over(self._world.gradients)
         self._watch(step)
         return StepReport(
@@ -254,7 +252,8 @@ class PipelineStrategy:
             )
             for s in schedule.stages_of(self._world.rank)
         }
-        return PipelineExecutor(schedule, stages, self._link, self._bubbles)
+        clock = partial(now, self._world.device)
+        return PipelineExecutor(schedule, stages, self._link, self._bubbles, clock)
 
     def _schedule(self, share: PipelineBatch) -> Schedule:
         micro = len(share.micros)
@@ -329,7 +328,7 @@ class PipelineStrategy:
                 assert batch.blocks[0].ids is not None
                 assert micro.target is not None
                 output = self.model(batch.x, batch.blocks)
-                parts.append((batch.blocks[0].ids[: core.size], output, micro.target))
+                parts.append((batch.blocks[0].ids[: core.size], output.cpu(), micro.target.cpu()))
         if parts:
             ids, outputs, targets = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
         else:

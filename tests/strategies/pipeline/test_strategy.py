@@ -10,6 +10,7 @@ from support.ranks import run_ranks
 from gnn_dist.cluster import World
 from gnn_dist.config import Config, Pipeline
 from gnn_dist.errors import InputError
+from gnn_dist.nn.deep import model as deep_model
 from gnn_dist.strategies.pipeline import PipelineStrategy
 from gnn_dist.strategies.pipeline import strategy as module
 from gnn_dist.strategies.pipeline.strategy import rebalance
@@ -70,6 +71,28 @@ def test_gradients_of_the_deep_model_are_those_of_one_process(ranks):
                     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-6)
                 else:
                     assert torch.equal(got, want), name
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_operators_of_other_devices_give_the_same_gradients(ranks):
+    job = _job("float64", model={"grid": None})
+    loss, _, wanted = _alone(job)
+    answers = (
+        [_with_operators(World.local(), job)]
+        if ranks == 1
+        else run_ranks(_with_operators, ranks, (job,), timeout=150)
+    )
+    for value, grads in answers:
+        assert value == pytest.approx(loss, rel=1e-9)
+        for got, want in zip(grads, wanted, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-8, atol=1e-10)
+
+
+def _with_operators(world: World, job: Config):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deep_model, "uses_kernels", lambda state: False)
+        found = _one_batch(world, job, ["1f1b"])["1f1b"]
+    return found[0], found[2]
 
 
 @pytest.mark.parametrize(
