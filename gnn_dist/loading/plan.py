@@ -58,9 +58,13 @@ class EpochPlan:
         """Positions of the seeds of one global batch."""
         return order[batch * self.batch_size : (batch + 1) * self.batch_size]
 
+    def takers(self, positions: np.ndarray) -> np.ndarray:
+        """The rank that takes each seed of a global batch: int64[n]."""
+        return deal(self.homes[positions], self.num_ranks)
+
     def share(self, positions: np.ndarray, rank: int) -> np.ndarray:
         """Global ids of the seeds of a global batch that ``rank`` takes, in batch order."""
-        return self.global_ids[positions[deal(self.homes[positions], self.num_ranks) == rank]]
+        return self.global_ids[positions[self.takers(positions) == rank]]
 
 
 def deal(homes: np.ndarray, num_ranks: int) -> np.ndarray:

@@ -14,14 +14,22 @@ _BATCHES = 4  # global batches that are drawn
 
 
 def sampled_sizes(
-    job: Config, graph: PartitionedGraph, model: nn.Module, sampler: Sampler, width: int
+    job: Config,
+    graph: PartitionedGraph,
+    model: nn.Module,
+    sampler: Sampler,
+    width: int,
+    *,
+    shared: bool = False,
 ) -> Sizes:
-    """Of a graph in one part. ``width``: numbers in a feature row."""
+    """Of a graph in one part. ``width``: numbers in a feature row. Each worker has blocks of its
+    own or, with ``shared``, all have an even share of those of one process."""
     workers = max(job.cluster.workers, 1)
+    owners = 1 if shared else workers  # of blocks
     train, original = graph.split("train")
-    homes = np.arange(train.size) % workers
+    homes = np.arange(train.size) % owners
     plan = EpochPlan(
-        train, original, homes, job.train.batch_size, workers, job.seed, job.loader.drop_last
+        train, original, homes, job.train.batch_size, owners, job.seed, job.loader.drop_last
     )
     topology = LocalTopology(graph.part(0))
     order = plan.order(0)
@@ -29,7 +37,7 @@ def sampled_sizes(
     batches = min(_BATCHES, plan.num_batches)
     for number in range(batches):
         positions = plan.batch(order, number)
-        for rank in range(workers):
+        for rank in range(owners):
             shares.append(
                 sampler.sample(
                     topology,
@@ -42,6 +50,8 @@ def sampled_sizes(
     item = model_dtype(job).itemsize
     layers = " -> ".join(f"{n:,.0f}" for n in _nodes_by_layer(shares, batches))
     edges = sum(b.num_edges for s in shares for b in s.blocks) / batches
+    held = max(batch_bytes(s) + s.input_nodes.numel() * width * item for s in shares)
+    kept = item * max(_activation_numbers(model, s, width) for s in shares)
     return Sizes(
         steps_an_epoch=plan.num_batches,
         batch=f"{job.train.batch_size:,} seeds on {workers} workers: nodes {layers}; "
@@ -50,8 +60,8 @@ def sampled_sizes(
         rows=sum(share.input_nodes.numel() for share in shares) / batches,
         row_bytes=width * item,
         parameters=sum(p.numel() for p in model.parameters()),
-        batch_bytes=max(batch_bytes(s) + s.input_nodes.numel() * width * item for s in shares),
-        activation_bytes=item * max(_activation_numbers(model, s, width) for s in shares),
+        batch_bytes=held * owners / workers,
+        activation_bytes=kept * owners / workers,
     )
 
 

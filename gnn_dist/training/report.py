@@ -4,6 +4,7 @@ import base64
 import html
 import io
 import json
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,11 @@ tr.model{font-weight:600}p.note{color:#666;margin:.3rem 0}img{max-width:100%}
 pre{background:#f6f6f6;padding:.8rem;overflow:auto;font-size:13px}
 """
 
+_KEYS = (
+    "name", "graph", "task", "target_names", "baselines", "epochs", "time", "communication",
+    "partition",
+)  # fmt: skip
+
 
 def write(folder: Path) -> Path:
     """Write ``report.html`` of the run in ``folder``; returns its path."""
@@ -35,6 +41,12 @@ def write(folder: Path) -> Path:
         ) from error
     except ValueError as error:
         raise InputError(f"report: {file} is not valid JSON ({error}); train again") from error
+    lacking = [key for key in _KEYS if not isinstance(run, dict) or key not in run]
+    if lacking:
+        raise InputError(
+            f"report: {file} has no {lacking[0]!r}, as another version of gnn-dist may have "
+            "written it; use that one, or train again"
+        )
     sections = [
         _result(run),
         _curves(run),
@@ -113,10 +125,15 @@ def _curves(run: Mapping[str, Any]) -> str:
 def _predictions(run: Mapping[str, Any], file: Path) -> list[str]:
     if run["task"] != "regression" or not file.exists():
         return []
-    with np.load(file, allow_pickle=False) as arrays:
-        if "test_output" not in arrays:
-            return []
-        output, target = arrays["test_output"], arrays["test_target"]
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            if "test_output" not in arrays:
+                return []
+            output, target = arrays["test_output"], arrays["test_target"]
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"report: {file} cannot be read ({error}); remove it for a report without predictions"
+        ) from error
     output = output.reshape(len(output), -1)
     target = target.reshape(len(target), -1)
     if len(output) > 4000:  # enough to see the shape; the metrics use all
@@ -205,6 +222,11 @@ def _communication(run: Mapping[str, Any]) -> str:
     if "foreseen" in counts:
         text += "<h2>Planned and measured</h2>" + table(counts["foreseen"])
         text += "<h2>Policies</h2>" + table(counts["plans"])
+    if "layers" in counts:
+        layers = [{name: _flat(value) for name, value in row.items()} for row in counts["layers"]]
+        text += "<h2>Layers</h2>" + table(layers)
+        text += "<p class=note>A global batch: counted on the first ones before training, and on "
+        text += "all. Imbalance: the most of a rank over the mean of ranks.</p>"
     foreseen = counts.get("cache")
     if not foreseen:
         return text
@@ -218,7 +240,7 @@ def _communication(run: Mapping[str, Any]) -> str:
 
 def _config(folder: Path) -> str:
     file = folder / "config.yaml"
-    text = html.escape(file.read_text()) if file.exists() else ""
+    text = html.escape(file.read_text("utf-8", "replace")) if file.is_file() else ""
     return f"<h2>Configuration</h2><pre>{text}</pre>" if text else ""
 
 

@@ -27,6 +27,9 @@ class SplitLoader:
         exchange: carries input rows between ranks; also the exchange of the stores.
         inputs, target: the node tensors of inputs and seeds.
         prefetch, max_bytes: see ``Prefetcher``.
+
+    Attributes:
+        counts: ``SplitBatch.counts`` of all batches fetched so far.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class SplitLoader:
         prefetch: int,
         max_bytes: int,
     ) -> None:
+        self.counts: list[np.ndarray] = []
         self.plan = plan
         self._cooperation = cooperation
         self._features = features
@@ -71,6 +75,13 @@ class SplitLoader:
         )
         yield from timed(prefetcher(range(first, stop)))
 
+    def rehearse(self, batches: int) -> np.ndarray:
+        """Counts of the first batches, int64[b, layers + 1, 5], which are drawn for them. At least
+        one, at most as many as an epoch has. Collective."""
+        order = self.plan.order(0)
+        numbers = range(min(batches, self.plan.num_batches))
+        return np.stack([self.sample(order, BatchIndex(0, n)).counts() for n in numbers])
+
     def sample(self, order: np.ndarray, index: BatchIndex) -> SplitBatch:
         """This rank's part of a batch, without rows; ``order`` is that of its epoch. Collective."""
         positions = self.plan.batch(order, index.batch)
@@ -88,6 +99,7 @@ class SplitLoader:
         batch.node = {self._target: self._labels.fetch(self._target, batch.seeds)}
         route = batch.layers[0].route
         batch.x = own if route is None else shuffle(own, route, self._exchange)
+        self.counts.append(batch.counts())
         times.fetch = time.perf_counter() - times.fetch_began
         return batch, times
 

@@ -14,6 +14,7 @@ from gnn_dist.graph import index_dtype
 from gnn_dist.loading import Homes
 from gnn_dist.rng import Stream
 from gnn_dist.sampling import Keys, NeighborSampler, Relabeller, Topology, make_block
+from gnn_dist.strategies.split import counts
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +25,7 @@ class Route:
         send: int64[s], rows of this rank's own frontier, for rank 0, then rank 1, and so on.
         send_counts: rows for each rank (none for this one).
         receive_counts: rows from each rank.
+        own: rows of this rank's own frontier.
         order: int64[n] or None. The input is the own rows, then the received ones, rank by rank;
             where given, ``order`` picks its rows out of these.
     """
@@ -31,6 +33,7 @@ class Route:
     send: Tensor
     send_counts: list[int]
     receive_counts: list[int]
+    own: int
     order: Tensor | None = None
 
     @property
@@ -40,7 +43,7 @@ class Route:
     def to(self, device: torch.device) -> "Route":
         order = None if self.order is None else self.order.to(device, non_blocking=True)
         send = self.send.to(device, non_blocking=True)
-        return Route(send, self.send_counts, self.receive_counts, order)
+        return Route(send, self.send_counts, self.receive_counts, self.own, order)
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +61,15 @@ class SplitLayer:
     block: Block
     route: Route | None
     sources: np.ndarray
+
+    def cross_edges(self) -> int:
+        """Edges whose source's row comes from another rank."""
+        if self.route is None:
+            return 0
+        place = self.block.indices
+        if self.route.order is not None:
+            place = self.route.order[place]
+        return int(torch.count_nonzero(place >= self.route.own))
 
 
 @dataclass(slots=True, eq=False)
@@ -81,6 +93,16 @@ class SplitBatch:
     global_seeds: int
     x: Tensor | None = None
     node: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def counts(self) -> np.ndarray:
+        """This rank's part of ``LayerCounts``: int64[layers + 1, 5]."""
+        out = np.zeros((len(self.layers) + 1, 5), np.int64)
+        out[0, counts.VERTICES] = self.input_nodes.numel()
+        for layer, row in zip(self.layers, out[1:], strict=True):
+            block = layer.block
+            row[:] = block.num_dst, block.num_edges, layer.cross_edges(), 0, block.num_src
+            row[counts.ROWS_SHUFFLED] = 0 if layer.route is None else layer.route.received
+        return out
 
     def edges(self, original_ids: np.ndarray) -> np.ndarray:
         """As ``MiniBatch.edges``: int64[e, 4], rows (hop, source, destination, edge id)."""
@@ -199,6 +221,7 @@ class Cooperation:
             torch.from_numpy(np.concatenate(send).astype(np.int64)),
             [s.size for s in send],
             [p.size for p in at],
+            frontier.size,
         )
         return frontier, route, place
 

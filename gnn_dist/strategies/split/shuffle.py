@@ -23,7 +23,7 @@ def shuffle(x: Tensor, route: Route, exchange: Exchange) -> Tensor:
 class _Shuffle(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, route: Route, exchange: Exchange) -> Tensor:
-        ctx.route, ctx.exchange, ctx.own = route.to(x.device), exchange, x.shape[0]
+        ctx.route, ctx.exchange = route.to(x.device), exchange
         route = ctx.route
         sent = x.index_select(0, route.send).split(route.send_counts)
         got = exchange.all_to_all(sent, receive=route.receive_counts)
@@ -34,11 +34,11 @@ class _Shuffle(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
         route: Route = ctx.route
         if route.order is not None:
-            spread = grad.new_zeros((ctx.own + route.received, *grad.shape[1:]))
+            spread = grad.new_zeros((route.own + route.received, *grad.shape[1:]))
             grad = spread.index_copy_(0, route.order, grad)
-        back = grad[ctx.own :].split(route.receive_counts)
+        back = grad[route.own :].split(route.receive_counts)
         got = ctx.exchange.all_to_all(back, receive=route.send_counts)
-        own = grad[: ctx.own].clone()
+        own = grad[: route.own].clone()
         for rows, part in zip(route.send.split(route.send_counts), got, strict=True):
             own.index_add_(0, rows, part)  # each row once: the order of sums is that of ranks
         return own, None, None

@@ -1,10 +1,12 @@
 """``SplitStrategy``: the owner of a vertex computes its rows once, for all ranks."""
 
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
-from gnn_dist.cluster import Exchange, World, share
+from gnn_dist.cluster import Exchange, Traffic, World, share
 from gnn_dist.config import Config
 from gnn_dist.errors import InputError
 from gnn_dist.features import FeatureStore
@@ -17,17 +19,49 @@ from gnn_dist.strategies.access import INPUTS, epoch_plan
 from gnn_dist.strategies.base import Sizes
 from gnn_dist.strategies.checks import check_values
 from gnn_dist.strategies.data import (
-    DataStrategy,
     Parts,
     build_parts,
     build_task,
     sum_counts,
+    width_of,
 )
+from gnn_dist.strategies.data_sizes import sampled_sizes
 from gnn_dist.strategies.inference import Inference, open_inference
 from gnn_dist.strategies.seeds import SeedStrategy
+from gnn_dist.strategies.split.counts import LayerCounts, beside
 from gnn_dist.strategies.split.load import SplitLoader
+from gnn_dist.strategies.split.plan import BATCHES, SplitPlan, plan_split
 from gnn_dist.strategies.split.sample import Cooperation, SplitBatch
 from gnn_dist.strategies.split.shuffle import shuffle
+
+
+@dataclass(frozen=True, eq=False)
+class Moved:
+    """What moves between ranks in training, each over an exchange of its own; counted from here on.
+
+    Attributes:
+        sampling: ids of frontiers; used by the loader's first thread.
+        inputs: feature rows; used by the loader's second thread.
+        rows: hidden rows and their gradients; used by the calling thread.
+    """
+
+    sampling: Exchange
+    inputs: Exchange
+    rows: Exchange
+    _before: Traffic = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_before", self.sampling.traffic.copy())
+
+    def bytes(self) -> dict[str, int]:
+        """Sent by this rank."""
+        sampling = self.sampling.traffic.since(self._before)
+        return {
+            "sampling_bytes": sampling.bytes_sent,
+            "sampling_rounds": sampling.rounds,
+            "input_bytes": self.inputs.traffic.bytes_sent,
+            "shuffle_bytes": self.rows.traffic.bytes_sent,
+        }
 
 
 class SplitStrategy(SeedStrategy[SplitBatch]):
@@ -35,8 +69,8 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
 
     Loss and gradients equal those of ``data`` to reassociation of sums. A rank whose part of a
     layer is empty takes part with no rows. The model has ``layers`` and
-    ``forward_layer(i, x, block)``. ``rows`` carries hidden rows, forward and backward, and is used
-    by the calling thread alone; ``features`` counts what the loader reads.
+    ``forward_layer(i, x, block)``. ``foreseen`` are this rank's counts of the first batches, int64
+    [batches, layers + 1, 5]; ``features`` counts what the loader reads.
     """
 
     name = "split"
@@ -47,13 +81,16 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
         model: nn.Module,
         task: Task,
         loader: SplitLoader,
-        rows: Exchange,
+        moved: "Moved",
+        foreseen: np.ndarray,
         features: FeatureStore,
         inference: Inference,
         world: World,
     ) -> None:
         super().__init__(job, model, task, loader, inference, world)
-        self._rows = rows
+        self._moved = moved
+        self._foreseen = foreseen
+        self._counts = loader.counts
         self._features = features
 
     @classmethod
@@ -65,7 +102,15 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
     @classmethod
     def sizes(cls, job: Config, graph: Graph) -> Sizes:
         """Sizes of the job's first global batches: those of one process, shared by the workers."""
-        return DataStrategy.sizes(job, graph)
+        whole = PartitionedGraph.from_graph(graph)
+        parts = checked_parts(job, whole)
+        width = width_of(whole, INPUTS)
+        return sampled_sizes(job, whole, parts.model, parts.sampler, width, shared=True)
+
+    @classmethod
+    def plan(cls, job: Config, graph: PartitionedGraph) -> SplitPlan:
+        """What every rank will compute and send for the first batches."""
+        return plan_split(job, graph, checked_parts(job, graph).sampler)
 
     @classmethod
     def build(cls, job: Config, world: World, graph: PartitionedGraph) -> "SplitStrategy":
@@ -77,34 +122,38 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
         if job.split.data_parallel_layers:
             asking = world.exchange("sampling of data-parallel layers")
             everywhere = PartitionedTopology(graph, placement, asking)
+        # Exchanges of its own: those of the world carry evaluation too, which is not counted.
+        sampling = world.exchange("cooperative sampling")
+        inputs = share(world.exchange("input rows"), placement)
         cooperation = Cooperation(
             parts.sampler,
             own,
             everywhere,
             Homes.of(graph.offsets, placement),
-            world.sampling,
+            sampling,
             job.seed,
             job.split.data_parallel_layers,
         )
-        # The loader's stores and its shuffle take turns on one thread: one exchange serves all.
         features = FeatureStore(graph, placement, world.features)
         loader = SplitLoader(
             epoch_plan(job, graph, placement),
             cooperation,
             features,
             FeatureStore(graph, placement, world.features),
-            share(world.features, placement),
+            inputs,
             inputs=INPUTS,
             target=job.task.target,
             prefetch=job.loader.prefetch,
             max_bytes=job.loader.max_bytes,
         )
+        foreseen = loader.rehearse(BATCHES)
         return cls(
             job,
             parts.model,
             build_task(job, graph),
             loader,
-            share(world.exchange("rows between layers"), placement),
+            Moved(sampling, inputs, share(world.exchange("rows between layers"), placement)),
+            foreseen,
             features,
             open_inference(job, world, graph, parts.full_sampler),
             world,
@@ -124,21 +173,22 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
         with self._precision():
             for k, layer in enumerate(batch.layers):
                 if k > 0 and layer.route is not None:
-                    h = shuffle(h, layer.route, self._rows)
+                    h = shuffle(h, layer.route, self._moved.rows)
                 h = model.forward_layer(k, h, self._here(layer.block))
         return h
 
     def communication(self) -> dict[str, Any]:
-        traffic = self._world.sampling.traffic
+        gather = self._world.control.all_gather_object
         mine = {
             "features": self._features.counts.as_dict(),
-            "sampling_bytes": traffic.bytes_sent,
-            "sampling_rounds": traffic.rounds,
-            "input_bytes": self._world.features.traffic.bytes_sent,
-            "shuffle_bytes": self._rows.traffic.bytes_sent,
+            **self._moved.bytes(),
             "gradient_bytes": self._world.gradients.traffic.bytes_sent,
         }
-        return sum_counts(self._world.control.all_gather_object(mine))
+        out: dict[str, Any] = sum_counts(gather(mine))
+        if self._counts:
+            foreseen, measured = gather(self._foreseen), gather(np.stack(self._counts))
+            out["layers"] = beside(LayerCounts.gathered(foreseen), LayerCounts.gathered(measured))
+        return out
 
 
 def checked_parts(job: Config, graph: PartitionedGraph) -> Parts:

@@ -1,0 +1,34 @@
+"""Small jobs for the strategy ``split``, and a graph cut at random."""
+
+import numpy as np
+from support.graphs import random_graph
+
+from gnn_dist import config, storage
+
+MODELS = {
+    "sage": {"hidden": 8, "dropout": 0.3},
+    "gcn": {"hidden": 8, "gcn_norm": "right"},
+    "gat": {"hidden": 8, "heads": 2},
+    "gin": {"hidden": 8},
+}
+
+
+def job(strategy: str, model: str = "sage", batch_size: int = 17, **more) -> config.Config:
+    values = {
+        "dataset.name": "unused",
+        "sampler.fanouts": [4, 3, 3],
+        "model.name": model,
+        "model.args": MODELS[model],
+        "train.strategy": strategy,
+        "train.precision": "float64",
+        "train.batch_size": batch_size,
+        "cluster.placement": "per-rank",
+        "seed": 5,
+    }
+    return config.load(None, {**values, **more})
+
+
+def cut(num_parts: int) -> storage.PartitionedGraph:
+    whole = random_graph(150, 1200, seed=2)
+    assignment = np.random.default_rng(num_parts).integers(0, num_parts, 150).astype(np.int32)
+    return storage.assemble(whole, assignment, num_parts)
