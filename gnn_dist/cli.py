@@ -1,11 +1,13 @@
 """The command line: ``gnn-dist COMMAND``; a mistake of the user is one sentence and exit code 2."""
 
 import argparse
+import contextlib
 import errno
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +19,19 @@ from gnn_dist.errors import InputError, WorkerError
 
 JOBS = ("train", "plan", "partition")
 _CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+_CANNOT_USE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)
 _DOTTED = re.compile(r"--\w+(\.\w+)+")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code is 0, 1 (the run failed), 2 (bad input) or 130 (Ctrl-C)."""
+    """Run one command; the exit code is 0, 1 (the run failed), 2 (bad input), 130 (Ctrl-C) or 143
+    (SIGTERM)."""
     command = "gnn-dist"
     try:
-        arguments = _parse(sys.argv[1:] if argv is None else argv)
-        command = f"gnn-dist {arguments.command}"
-        COMMANDS[arguments.command](arguments)
+        with _terminable():
+            arguments = _parse(sys.argv[1:] if argv is None else argv)
+            command = f"gnn-dist {arguments.command}"
+            COMMANDS[arguments.command](arguments)
     except InputError as error:
         print(f"{command}: {error}", file=sys.stderr)
         return 2
@@ -43,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
+        if error.errno in _CANNOT_USE:
+            print(f"{command}: {error}; correct that path or its rights", file=sys.stderr)
+            return 2
         if error.errno not in _CANNOT_WRITE:
             raise
         print(
@@ -51,10 +59,30 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         print("\nstopped; the last checkpoint is kept", file=sys.stderr)
-        return 130
+        return 143 if isinstance(interrupt, _Terminated) else 130
     return 0
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM came: as Ctrl-C, it ends what runs and lets it clean up."""
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    def interrupt(number: int, frame: object) -> None:
+        raise _Terminated
+
+    try:
+        previous = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _out_of_memory(error: BaseException) -> Exception | None:

@@ -3,25 +3,19 @@
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import socket
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gnn_dist.cluster import temporary
 from gnn_dist.cluster.launch import Workers
 from gnn_dist.errors import InputError
 
-_PREFIX = "gnn-dist-"
-_MARK = "GNN_DIST_SESSION"
-"""Environment variable that marks the processes of a local Ray: its agents may outlive it."""
-_ENDING = 5.0
-"""Seconds that what a session left behind may take to end."""
 _LONGEST_FOLDER = 40
 """Ray puts Unix sockets under its folder, and their paths may have 107 characters in all."""
 _OBJECT_STORE = 100 << 20
@@ -95,7 +89,7 @@ def connect(workers: Workers) -> Iterator[Session]:
     environment["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = f"{max(HEALTH, workers.timeout):g}"
     with (
         _removed(folder),
-        _variables(environment, {_MARK: str(folder)}),
+        _variables(environment, {temporary.MARK: str(folder)}),
         _quiet(),
         _terminable() as install,
     ):
@@ -199,49 +193,22 @@ def make_folder() -> Path:
     parent = tempfile.gettempdir()
     if len(parent) > _LONGEST_FOLDER:
         parent = "/tmp"
-    for old in Path(parent).glob(f"{_PREFIX}*"):
-        owner = old.name.removeprefix(_PREFIX).partition("-")[0]
-        if owner.isdigit() and not _is_alive(int(owner)):
-            _remove(old)
-    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
+    temporary.sweep(parent)
+    return temporary.make_folder(parent=parent)
 
 
 @contextlib.contextmanager
 def _removed(folder: Path) -> Iterator[None]:
-    """Remove the folder after the block, and end whatever of its session still runs."""
+    """Remove the folder after the block, and end whatever of its session still runs.
+
+    So are those of workers that were killed.
+    """
     try:
         yield
     finally:
         with uninterrupted():
-            _remove(folder)
-
-
-def _remove(folder: Path) -> None:
-    end = time.monotonic() + _ENDING
-    while _kill_marked(folder) and time.monotonic() < end:
-        time.sleep(0.05)  # one of them may have started another in the meantime
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def _kill_marked(folder: Path) -> bool:
-    """Kill every process of the session in ``folder``; whether there was one."""
-    wanted, found = f"{_MARK}={folder}\0".encode(), False
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if int(process.name) != os.getpid() and wanted in (process / "environ").read_bytes():
-                os.kill(int(process.name), signal.SIGKILL)
-                found = True
-    return found
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+            temporary.remove(folder)
+            temporary.sweep()
 
 
 def _end_workers(pids: list[tuple[str, int]]) -> None:
@@ -319,6 +286,10 @@ def _terminable() -> Iterator[Callable[[], None]]:
         if received:
             raise SystemExit(128 + received[0]) from None
         raise
+    except SystemExit as ended:
+        if ended.code != signal.SIGTERM:
+            raise
+        raise SystemExit(128 + signal.SIGTERM) from None  # by Ray's own handler, as it starts
     finally:
         with contextlib.suppress(ValueError):
             signal.signal(signal.SIGTERM, previous)

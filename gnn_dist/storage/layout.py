@@ -242,8 +242,8 @@ class PartitionedGraph:
     def split_in_parts(self, name: str) -> np.ndarray:
         """All nodes of a split by global id, thus part after part: int64[k]."""
         if name not in self._splits:
-            names = ", ".join(self._splits) or "no split at all"
-            raise InputError(f"split: the graph has no split {name!r}; it has {names}")
+            names = f"use {', '.join(self._splits)}" if self._splits else "it has none: give splits"
+            raise InputError(f"split: the graph has no split {name!r}; {names}")
         return self._splits[name]
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -51,7 +51,7 @@ def write(
             ``InputError``; so are tensors of ``half`` that float16 cannot hold, values in
             ``info`` that are not JSON, and a disk that is full.
     """
-    path = Path(path)
+    path = Path(path).resolve()  # a link stays, and what it names is written
     _check_target(path, overwrite)
     schema = _stored_schema(graph, half)
     info = _jsonable("graph.info", graph.info)
@@ -196,7 +196,7 @@ def _check_target(path: Path, overwrite: bool) -> None:
         return
     if not overwrite:
         raise InputError(
-            f"partition: {path} exists already; choose another folder, or overwrite it on purpose"
+            f"partition: {path} is not empty; choose another folder, or remove that one first"
         )
     if not (path / NAME).is_file():
         raise InputError(

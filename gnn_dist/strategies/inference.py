@@ -9,7 +9,6 @@ features. Cost: one pass over all edges a layer, however deep the model. A model
 import dataclasses
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 from gnn_dist.batch import BatchIndex
 from gnn_dist.cluster import Exchange, Placement, World
+from gnn_dist.cluster.temporary import make_folder
 from gnn_dist.config import Config
 from gnn_dist.features import FeatureRows, FeatureStore
 from gnn_dist.loading import Homes, Sampler
@@ -215,7 +215,7 @@ class _Scratch:
         self.leader = placement.is_leader
         self._exchange = exchange
         self._local = frozenset(placement.local_parts)
-        mine = tempfile.mkdtemp(prefix="gnn-dist-hidden-") if self.leader else ""
+        mine = str(make_folder("hidden-")) if self.leader else ""
         self.path = Path(exchange.all_gather_object(mine)[placement.local_ranks[0]])
 
     def file(self, layer: int, part: int) -> Path:

@@ -143,23 +143,18 @@ def save(
     return target
 
 
+class NewerFormat(InputError):
+    """A checkpoint of a later gnn-dist: not damaged, and not to be passed over."""
+
+
 def read(path: Path) -> Checkpoint:
     """Open one checkpoint; ``InputError`` where it is missing, incomplete or damaged."""
-    try:
-        return _read(path)
-    except InputError as error:
-        raise InputError(
-            f"{error}; name a complete one, such as the newest in {path.parent}"
-        ) from error
-
-
-def _read(path: Path) -> Checkpoint:
     try:
         about = json.loads((path / "checkpoint.json").read_text())
         if about["format"] != _FORMAT:
             raise InputError(f"checkpoint {path}: is not a checkpoint of gnn-dist")
         if about["version"] > _VERSION:
-            raise InputError(
+            raise NewerFormat(
                 f"checkpoint {path}: has format version {about['version']}, this gnn-dist reads "
                 f"up to {_VERSION}; update gnn-dist"
             )
@@ -192,13 +187,23 @@ def _read(path: Path) -> Checkpoint:
 
 
 def newest(folder: Path, warn: Callable[[str], None] = log.warning) -> Checkpoint | None:
-    """The newest checkpoint that is complete; a damaged one is passed over with a warning."""
-    for path in reversed(_listed(folder)):
+    """The newest checkpoint that is complete; a damaged one is passed over with a warning.
+
+    Raises ``InputError`` for one that a later version of gnn-dist wrote.
+    """
+    listed = _listed(folder)
+    for path in reversed(listed):
         try:
-            return _read(path)
+            return read(path)
+        except NewerFormat:
+            raise
         except InputError as error:
-            warn(f"{error}; taking the one before it")
+            warn(f"{error}; {'there is none' if path == listed[0] else 'taking the one'} before it")
     return None
+
+
+def quiet(text: str) -> None:
+    """For ``newest``, where another speaks."""
 
 
 def prune(folder: Path, keep: int) -> None:

@@ -3,7 +3,6 @@
 import functools
 import json
 import math
-import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -19,23 +18,26 @@ from gnn_dist.errors import InputError, WorkerError
 from gnn_dist.graph import Graph
 from gnn_dist.nn import TRANSFORMS
 from gnn_dist.storage import PartitionedGraph
-from gnn_dist.training import checkpoints, metrics, report, worker
+from gnn_dist.training import checkpoints, metrics, report, run_folder, worker
 from gnn_dist.training.build import target_names
 from gnn_dist.training.estimate import estimate
 from gnn_dist.training.worker import Payload, Predictions, Result
 
-_PRODUCTS = ("checkpoints", "tensorboard", "metrics.json", "predictions.npz", "report.html")
-
 
 def train(job: Config, *, resume: bool = False) -> dict[str, Any]:
     """Partition, train, evaluate, report; returns what ``metrics.json`` holds."""
+    with run_folder.held(job.folder):
+        return _train(job, resume)
+
+
+def _train(job: Config, resume: bool) -> dict[str, Any]:
     started = time.perf_counter()
     if resume:
         _check_resume(job)
     graph = partition(job)
     partitioned = time.perf_counter()
     _check(job, graph)
-    _prepare_folder(job, resume)
+    run_folder.prepare(job, resume, _say)
     result = _launch(job, worker.train, graph, resume=resume)
     values = {
         **_about(job, graph),
@@ -77,18 +79,32 @@ def partition(job: Config) -> PartitionedGraph:
     if job.dataset is None:
         return storage.open_partition(path)
     graph = load_graph(job.dataset)
-    if (path / "manifest.json").exists():
-        found = storage.open_partition(
-            path, expect_graph=graph.digest if job.partition.path is not None else None
+    found = _fitting_partition(job, graph, path)
+    if found is not None:
+        return found
+    try:
+        return _make_partition(job, graph, path)
+    except (FileExistsError, InputError):  # the former or the latter: another job was first
+        found = _fitting_partition(job, graph, path)
+        if found is None:
+            raise
+        return found
+
+
+def _fitting_partition(job: Config, graph: Graph, path: Path) -> PartitionedGraph | None:
+    """The partition at ``path`` if it is as configured; None where a new one may be written."""
+    if not (path / "manifest.json").exists():
+        return None
+    named = job.partition.path is not None
+    found = storage.open_partition(path, expect_graph=graph.digest if named else None)
+    if found.digest == graph.digest and _maker(found) == _wanted(job):
+        return found
+    if named:
+        raise InputError(
+            f"config partition.path: {path} was made with {_maker(found)}, the configuration "
+            f"says {_wanted(job)}; remove that folder, or name another one"
         )
-        if found.digest == graph.digest and _maker(found) == _wanted(job):
-            return found
-        if job.partition.path is not None:
-            raise InputError(
-                f"config partition.path: {path} was made with {_maker(found)}, the configuration "
-                f"says {_wanted(job)}; remove that folder, or name another one"
-            )
-    return _make_partition(job, graph, path)
+    return None
 
 
 def load_graph(dataset: config.Dataset) -> Graph:
@@ -168,17 +184,25 @@ def evaluate(run: Path, *, split: str = "test", checkpoint: Path | None = None) 
     """Metrics of a trained run on one split; printed and returned."""
     file = run / "config.yaml"
     if not file.is_file():
-        raise InputError(f"evaluate: {run} holds no config.yaml; give the folder of a run")
+        raise InputError(f"run {run}: holds no config.yaml; give the folder of a run")
     job = config.load(file, {"output": str(run)})
     graph = storage.open_partition(job.partition.path or run / "partition")
-    graph.split(split)  # an InputError that names the splits there are
+    if not len(graph.split_in_parts(split)):
+        raise InputError(f"--split {split}: has no nodes in this graph; choose another split")
     if checkpoint is None:
         checkpoint = run / "checkpoints" / "best"
         if not checkpoint.exists():
             newest = checkpoints.newest(run / "checkpoints")
             if newest is None:
-                raise InputError(f"evaluate: {run} holds no complete checkpoint; train it first")
+                raise InputError(f"run {run}: holds no complete checkpoint; train it first")
             checkpoint = newest.path
+    try:
+        checkpoints.read(checkpoint)
+    except InputError as error:
+        raise InputError(
+            f"{error}; name a complete one with --checkpoint, such as the newest in "
+            f"{run / 'checkpoints'}"
+        ) from error
     work = functools.partial(worker.evaluate, checkpoint=checkpoint.absolute(), split=split)
     result = _launch(job, work, graph)
     values: dict[str, float] = result.metrics[split]
@@ -248,7 +272,7 @@ def _check(job: Config, graph: PartitionedGraph) -> None:
 
 def _check_resume(job: Config) -> None:
     """That the newest checkpoint is of this job, before anything of the run is replaced."""
-    found = checkpoints.newest(job.folder / "checkpoints")
+    found = checkpoints.newest(job.folder / "checkpoints", checkpoints.quiet)
     if found is None:
         return
     before = config.load(job.folder / "config.yaml", {"output": str(job.folder)})
@@ -277,21 +301,6 @@ def _first_difference(before: Config, after: Config) -> tuple[str, Any, Any]:
 
 def _section(values: dict[str, Any], name: str) -> dict[str, Any]:
     return values.get(name) or {}
-
-
-def _prepare_folder(job: Config, resume: bool) -> None:
-    """Make the run's folder; what an earlier run left there goes, unless it is to go on."""
-    folder = job.folder
-    folder.mkdir(parents=True, exist_ok=True)
-    if not resume:
-        earlier = [folder / name for name in _PRODUCTS if (folder / name).exists()]
-        if earlier:
-            _say(f"replacing the earlier run in {folder}")
-        for path in earlier:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    aside = folder / "config.yaml.tmp"
-    aside.write_text(job.dump())
-    aside.rename(folder / "config.yaml")
 
 
 def _about(job: Config, graph: PartitionedGraph) -> dict[str, Any]:

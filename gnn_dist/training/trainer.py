@@ -141,9 +141,9 @@ class Trainer:
             record["evaluate_seconds"] = time.perf_counter() - started
             improved = self._compare(record["val"])
         self.history.epochs.append(record)
-        self._save(position)
-        if improved:
+        if improved:  # first: a run that goes on after this epoch must find its best
             self._save(position, name="best")
+        self._save(position)
         self._observer.epoch(record)
 
     def evaluate(self, split: str) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """What one rank does in a run, top to bottom: open, build, train, evaluate, give the result."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from torch import Tensor
 from gnn_dist import strategies
 from gnn_dist.cluster import WorkerContext
 from gnn_dist.config import Config
+from gnn_dist.errors import InputError
 from gnn_dist.storage import PartitionedGraph, open_partition
 from gnn_dist.training import baselines, checkpoints
 from gnn_dist.training.build import build_trainer, has_nodes
@@ -59,9 +61,10 @@ def train(context: WorkerContext, payload: Payload) -> Result:
     trainer = build_trainer(job, world, graph, strategy, folder, _observer(context, payload))
     clock.lap("open")
 
+    warn = context.warn if context.rank == 0 else checkpoints.quiet
     position = None
     if payload.resume or context.attempt > 0:
-        newest = checkpoints.newest(folder, context.warn if context.rank == 0 else _quiet)
+        newest = checkpoints.newest(folder, warn)
         if newest is not None:
             position = trainer.resume(newest)
             context.keep(f"going on at epoch {position.epoch + 1}, step {position.step}")
@@ -69,7 +72,7 @@ def train(context: WorkerContext, payload: Payload) -> Result:
     clock.lap("train")
 
     if history.best is not None:
-        trainer.resume(checkpoints.read(folder / "best"))
+        _take_best(trainer, folder / "best", warn)
     scores, predictions = _evaluate(trainer, graph, ["test", "val"])
     clock.lap("evaluate")
 
@@ -97,8 +100,11 @@ def evaluate(context: WorkerContext, payload: Payload, checkpoint: Path, split: 
     return Result(*_evaluate(trainer, graph, [split]))
 
 
-def _quiet(text: str) -> None:
-    """One rank speaks for all."""
+def _take_best(trainer: Trainer, path: Path, warn: Callable[[str], None]) -> None:
+    try:
+        trainer.resume(checkpoints.read(path))
+    except InputError as error:
+        warn(f"{error}; the last weights are evaluated instead")
 
 
 def _open(context: WorkerContext, payload: Payload) -> PartitionedGraph:

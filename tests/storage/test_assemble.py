@@ -82,7 +82,7 @@ def test_a_split_lists_all_its_nodes_by_original_id():
         global_ids, original = cut.split(name)
         assert original.tolist() == ids.tolist()
         np.testing.assert_array_equal(cut.original_ids()[global_ids], original)
-    with pytest.raises(InputError, match=r"no split 'dev'; it has train, val, test"):
+    with pytest.raises(InputError, match=r"no split 'dev'; use train, val, test"):
         cut.split("dev")
 
 

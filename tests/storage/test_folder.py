@@ -194,7 +194,7 @@ def test_a_dtype_that_cannot_be_stored_is_refused(tmp_path):
 
 def test_an_existing_folder_is_kept_unless_it_is_to_be_overwritten(graph, folder):
     whole = PartitionedGraph.from_graph(graph)
-    with pytest.raises(InputError, match="exists already; choose another folder"):
+    with pytest.raises(InputError, match="is not empty; choose another folder"):
         write(whole, folder, partitioner=MAKER)
     assert open_partition(folder, verify=True).num_parts == 3
     write(whole, folder, partitioner=MAKER, overwrite=True)

@@ -93,19 +93,23 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, change, words):
     assert all(word in str(error.value) for word in words)
 
 
-def test_a_damaged_checkpoint_that_is_named_says_what_to_do(tmp_path):
-    path = save(tmp_path, 1)
-    (path / "state.pt").write_bytes(b"")
-    with pytest.raises(InputError, match=r"state\.pt is damaged.*; name a complete one"):
-        checkpoints.read(path)
+def test_that_nothing_is_left_to_go_on_from_is_told(tmp_path):
+    for step in (1, 2):
+        (save(tmp_path, step) / "state.pt").write_bytes(b"")
+    told = []
+    assert checkpoints.newest(tmp_path, told.append) is None
+    assert told[0].endswith("taking the one before it")
+    assert told[1].endswith("there is none before it")
 
 
 def test_a_newer_format_says_to_update(tmp_path):
     path = save(tmp_path, 1)
     about = json.loads((path / "checkpoint.json").read_text())
     (path / "checkpoint.json").write_text(json.dumps({**about, "version": 99}))
-    with pytest.raises(InputError, match=r"99.*update"):
-        checkpoints.read(path)
+    save(tmp_path, 0)
+    for find in (lambda: checkpoints.read(path), lambda: checkpoints.newest(tmp_path)):
+        with pytest.raises(InputError, match=r"99.*update"):
+            find()
 
 
 class Evil:
