@@ -69,16 +69,16 @@ def assert_same_weights(one: Path, other: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
-    """An uninterrupted run on two workers."""
+def whole(tmp_path_factory, ray_address) -> Path:
+    """The folder of an uninterrupted run on two workers."""
     folder = tmp_path_factory.mktemp("faults")
-    done = train(folder, "whole")
+    done = train(folder, "whole", cluster__address=ray_address)
     assert done.returncode == 0, done.stderr
     return folder
 
 
-def test_a_killed_worker_costs_no_bit(whole):
-    done = train(whole, "killed", model__args__fault="kill")
+def test_a_killed_worker_costs_no_bit(whole, ray_address):
+    done = train(whole, "killed", model__args__fault="kill", cluster__address=ray_address)
     assert done.returncode == 0, done.stderr
     assert (whole / "killed-flag").exists()
     assert_same_weights(whole / "killed", whole / "whole")
@@ -86,27 +86,25 @@ def test_a_killed_worker_costs_no_bit(whole):
     assert [record["epoch"] for record in epochs] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("fault", ["stop", "hang"])
-def test_a_rank_that_stops_answering_is_named_within_the_limit(whole, fault):
+def test_a_rank_that_stops_answering_is_named_within_the_limit(whole, ray_address):
     start = time.monotonic()
-    done = train(
-        whole, fault, model__args__fault=fault, cluster__timeout="6", cluster__max_failures="0"
-    )
+    faulty = {"model__args__fault": "hang", "cluster__timeout": "6", "cluster__max_failures": "0"}
+    done = train(whole, "hang", cluster__address=ray_address, **faulty)
     assert time.monotonic() - start < 120
     assert done.returncode == 1
     assert "rank 1" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_an_error_of_the_model_reaches_the_user_as_itself(whole):
-    done = train(whole, "raised", model__args__fault="raise")
+def test_an_error_of_the_model_reaches_the_user_as_itself(whole, ray_address):
+    done = train(whole, "raised", model__args__fault="raise", cluster__address=ray_address)
     assert done.returncode == 1
     assert "the model met an error of its own" in done.stderr
     assert "support/faulty.py" in done.stderr, "a person debugging a model needs the place"
 
 
-def test_a_file_that_is_cut_short_under_a_run_is_named(whole):
-    done = train(whole, "cut", model__args__fault="cut")
+def test_a_file_that_is_cut_short_under_a_run_is_named(whole, ray_address):
+    done = train(whole, "cut", model__args__fault="cut", cluster__address=ray_address)
     assert done.returncode == 2, done.stderr
     assert (whole / "cut-flag").exists()
     assert "npy" in done.stderr
@@ -124,6 +122,7 @@ def test_the_driver_killed_goes_on_with_resume(whole):
     done = resume(whole, "driver")
     assert done.returncode == 0, done.stderr
     assert_gone(children)
+    assert not folders_of(process)
     assert_same_weights(whole / "driver", whole / "whole")
 
 
@@ -137,7 +136,7 @@ def test_ctrl_c_stops_cleanly_and_the_run_goes_on_with_another_number_of_workers
     assert "checkpoint is kept" in said
     assert checkpoints.newest(whole / "interrupted" / "checkpoints") is not None
     assert_gone(children)
-    assert not list(Path(tempfile.gettempdir()).glob(f"gnn-dist-{process.pid}-*"))
+    assert not folders_of(process)
     assert not list((whole / "interrupted").rglob("*.tmp"))
 
     # Another number of workers goes on with the same global batches.
@@ -179,6 +178,12 @@ def resume(folder: Path, output: str, *flags: str) -> subprocess.CompletedProces
         text=True,
         timeout=240,
     )
+
+
+def folders_of(process: subprocess.Popen[str]) -> list[Path]:
+    """Temporary folders of a run."""
+    parents = {tempfile.gettempdir(), "/tmp"}
+    return [f for p in parents for f in Path(p).glob(f"gnn-dist-{process.pid}-*")]
 
 
 def assert_gone(processes: list[psutil.Process]) -> None:

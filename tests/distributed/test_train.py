@@ -36,13 +36,15 @@ def gnn_dist(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> Path:
-    """Two runs of one job: on two Ray workers, and in one process."""
+def runs(tmp_path_factory, ray_address) -> Path:
+    """Two runs of one job: on two workers of a Ray cluster, and in one process."""
     folder = tmp_path_factory.mktemp("runs")
-    for workers, name in ((2, "ray"), (0, "alone")):
-        done = gnn_dist(
-            "train", *JOB, "--cluster.workers", str(workers), "--output", name, cwd=folder
-        )
+    ranks = {
+        "ray": ("--cluster.workers", "2", "--cluster.address", ray_address),
+        "alone": ("--cluster.workers", "0"),
+    }
+    for name, flags in ranks.items():
+        done = gnn_dist("train", *JOB, *flags, "--output", name, cwd=folder)
         assert done.returncode == 0, done.stderr
         (folder / name / "said.json").write_text(json.dumps([done.stdout, done.stderr]))
     return folder
