@@ -13,12 +13,13 @@ from gnn_dist.features.counts import Counts
 from gnn_dist.features.halo import cache_rows, halo_of_host
 from gnn_dist.features.holder import Holder
 from gnn_dist.features.owners import Directory, Owners, Traffic, Want
-from gnn_dist.features.policies import CacheContext, CachePolicy, NoCache
+from gnn_dist.features.policies import CacheContext, CachePolicy, NoCache, check_ids
 from gnn_dist.features.pool import find, union
 from gnn_dist.features.rows import FeatureRows
 from gnn_dist.features.tables import Tables
 from gnn_dist.features.workload import Workload
 from gnn_dist.kernels import cache as kernels
+from gnn_dist.kernels.stitch import group
 from gnn_dist.storage import PartitionedGraph
 
 NodeIds = Tensor | np.ndarray
@@ -170,8 +171,10 @@ class FeatureStore:
         window = None if window_bytes is None else window_bytes // max(kind.row_bytes, 1)
         holder = Holder(policy, kind, capacity, window)
         self._holders[name] = holder
-        ids = np.sort(np.asarray(policy.start(context), np.int64))
-        assert ids.size <= capacity, f"the cache policy fills {ids.size} rows of {capacity}"
+        ids = policy.start(context)
+        ids = np.sort(ids) if isinstance(ids, np.ndarray) else ids
+        check_ids(policy, "start", ids, capacity, self._graph.num_nodes)
+        ids = ids.astype(np.int64, copy=False)
         (rows,) = self._owners.ask([self._want(name, ids)])
         self._count_traffic()
         holder.fill(ids, rows)
@@ -329,17 +332,14 @@ class Split:
         none = np.empty(0, np.int64)
         if is_local.size == 1 and is_local[0]:
             return cls(nodes, [(0, np.arange(nodes.size))], none, none, none, 0)
-        part = np.searchsorted(offsets, nodes, side="right") - 1
-        counts = np.bincount(part, minlength=is_local.size)
-        local = [
-            (int(p), np.flatnonzero(part == p)) for p in np.flatnonzero(is_local & (counts > 0))
-        ]
+        parts = is_local.size
+        label = np.where(is_local, np.arange(parts), parts)
+        order, bounds = group(nodes, offsets, label, parts + 1)
+        here = np.flatnonzero(np.diff(bounds[:-1]))
+        local = [(int(p), order[bounds[p] : bounds[p + 1]]) for p in here]
         only = local[0][0] if len(local) == 1 and local[0][1].size == nodes.size else None
-        if counts[~is_local].any():
-            positions = np.flatnonzero(~is_local[part])
-            remote, inverse = np.unique(nodes[positions], return_inverse=True)
-            return cls(nodes, local, positions, remote, inverse, only)
-        return cls(nodes, local, none, none, none, only)
+        positions = order[bounds[parts] :]
+        return cls(nodes, local, positions, *kernels.distinct(nodes[positions]), only)
 
 
 @dataclass(slots=True, eq=False)

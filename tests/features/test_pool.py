@@ -26,6 +26,19 @@ def test_sorted_sets_are_sets(a, b, more):
         assert first == next((i for i, x in enumerate(more) if value in x), len(more))
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    ids=st.lists(st.integers(0, 40) | st.integers(0, 1 << 45), max_size=80),
+    low=st.sampled_from([0, 1 << 40]),
+)
+def test_distinct_ids_are_those_of_numpy(ids, low):
+    given_ids = np.array(ids, np.int64) + low
+    found, place = kernels.distinct(given_ids)
+    expected, inverse = np.unique(given_ids, return_inverse=True)
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(place, inverse)
+
+
 def test_a_few_ids_are_found_among_many():
     among = np.arange(0, 3000, 3)
     assert find(np.array([0, 1, 2997, 3000]), among).tolist() == [0, -1, 999, -1]
@@ -55,7 +68,7 @@ def test_the_pool_holds_what_it_is_told_with_the_right_rows(steps):
 @settings(max_examples=60, deadline=None)
 @given(
     dtype=st.sampled_from([np.float16, np.float32, np.float64, np.int64, np.int16, np.bool_]),
-    shape=st.sampled_from([(), (1,), (7,), (8,), (35,), (2, 3), (0,)]),
+    shape=st.sampled_from([(), (1,), (7,), (8,), (35,), (100,), (2, 3), (0,)]),
     index=st.lists(st.integers(0, 19), max_size=30),
 )
 def test_rows_are_placed_as_numpy_places_them(dtype, shape, index):
