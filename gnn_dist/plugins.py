@@ -9,7 +9,7 @@ dotted path to anything importable (``package.module.attribute``). There is no r
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -17,11 +17,21 @@ from gnn_dist.errors import InputError
 
 
 def resolve(kind: str, name: str, builtin: Mapping[str, str]) -> Any:
-    """The object that ``name`` means.
+    """The function or class that ``name`` means.
 
     ``builtin`` maps our short names to dotted paths. Raises ``InputError`` when nothing has this
-    name, or when importing it fails.
+    name, when importing it fails, and when it cannot be called.
     """
+    part = _find(kind, name, builtin)
+    if not callable(part):
+        raise InputError(
+            f"{kind}: {name!r} is {type(part).__name__}, which cannot be called; name a function "
+            "or a class"
+        )
+    return part
+
+
+def _find(kind: str, name: str, builtin: Mapping[str, str]) -> Any:
     path = builtin.get(name)
     if path is None:
         for entry in entry_points(group=_group(kind), name=name):
@@ -95,4 +105,43 @@ def check_arguments(
         taken = ", ".join(p for p in parameters if p != "self")
         raise InputError(
             f"{kind}.args: {name!r} takes no argument {unknown[0]!r}; it takes: {taken}"
+        )
+
+
+def keywords(part: Callable[..., Any]) -> set[str] | None:
+    """The parameters of a callable; None where it takes any keyword."""
+    try:
+        parameters = inspect.signature(part).parameters.values()
+    except ValueError:  # some compiled callables have no signature
+        return None
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return {p.name for p in parameters}
+
+
+def check_call(
+    kind: str, name: str, part: Callable[..., Any], arguments: Sequence[str], *keywords: str
+) -> None:
+    """Raise ``InputError`` where ``part`` cannot be called with ``arguments`` by position and
+    ``keywords`` by name."""
+    try:
+        signature = inspect.signature(part)
+    except ValueError:  # some compiled callables have none
+        return
+    try:
+        signature.bind(*arguments, **dict.fromkeys(keywords))
+    except TypeError as error:
+        raise InputError(
+            f"{kind}: {name!r} is called with ({', '.join((*arguments, *keywords))}) and does not "
+            f"take that ({error}); see docs/custom_parts.md"
+        ) from error
+
+
+def check_has(kind: str, name: str, part: Any, attributes: Sequence[str]) -> None:
+    """Raise ``InputError`` where ``part`` lacks one of ``attributes``."""
+    lacking = [a for a in attributes if not hasattr(part, a)]
+    if lacking:
+        raise InputError(
+            f"{kind}: {name!r} has no {lacking[0]!r}, and must have {', '.join(attributes)}; see "
+            "docs/custom_parts.md"
         )

@@ -12,7 +12,6 @@ configuration by one of the short names of ``BUILTIN``, by an entry point of the
 The keywords ``node_weights`` and ``edge_weights`` may be left out by one that cannot use them.
 """
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -106,7 +105,7 @@ def partition(
     """
     args = dict(args or {})
     check_num_parts(graph, num_parts)
-    takes = _keywords(plugins.resolve("partitioner", name, BUILTIN))
+    takes = plugins.keywords(plugins.resolve("partitioner", name, BUILTIN))
     if "balance" in args and (takes is None or "balance" not in takes):
         node_weights = balance_weights(graph, args.pop("balance"), node_weights)
     node_weights = check_weights("node_weights", node_weights, graph.num_nodes, "nodes")
@@ -119,7 +118,7 @@ def partition(
             )
     run: Callable[..., Any] = plugins.build("partitioner", name, args, BUILTIN)
     given = {"node_weights": node_weights, "edge_weights": edge_weights, "seed": seed}
-    takes = _keywords(run)
+    takes = plugins.keywords(run)
     if takes is not None:
         for keyword in set(given) - takes:
             if given.pop(keyword) is not None and keyword != "seed":
@@ -127,17 +126,7 @@ def partition(
                     f"partitioner: {name!r} takes no {keyword}; choose one that does, such as "
                     "metis, or leave the weights (and args.balance) out"
                 )
+    plugins.check_call("partitioner", name, run, ("graph", "num_parts"), *given)
     assignment = check_answer(name, run(graph, num_parts, **given), graph.num_nodes, num_parts)
     check_balance(name, assignment, num_parts, node_weights, max_imbalance)
     return assignment
-
-
-def _keywords(part: Callable[..., Any]) -> set[str] | None:
-    """The parameters of a callable; None where it takes any keyword."""
-    try:
-        parameters = inspect.signature(part).parameters.values()
-    except ValueError:  # some compiled callables have no signature
-        return None
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return None
-    return {p.name for p in parameters}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gnn_dist.features.policies import CachePolicy, Round
+from gnn_dist.features.policies import CachePolicy, Round, check_ids
 from gnn_dist.features.pool import NO_IDS, RowPool, minus, next_use, union
 from gnn_dist.features.tables import RowType
 
@@ -58,7 +58,7 @@ class Holder:
         if self._policy.moves:
             round_ = Round(self._kept, minus(here, known), batches, ahead)
             self._kept = self._policy.keep(round_)
-            assert self._kept.size <= self._capacity, "the cache policy keeps too many rows"
+            check_ids(self._policy, "keep", self._kept, self._capacity)
         self._stays = union(self._kept, known)
         self.peak_rows = max(self.peak_rows, union(here, self._stays).size)
         return minus(union(needed, self._stays), self.pool.ids)

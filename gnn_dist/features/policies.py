@@ -101,6 +101,29 @@ class CachePolicy(Protocol):
         ...
 
 
+def check_ids(
+    policy: CachePolicy, call: str, ids: np.ndarray, capacity: int, nodes: int | None = None
+) -> None:
+    """Raise ``InputError`` for an answer of a policy that is not what ``CachePolicy`` says."""
+    if (
+        not isinstance(ids, np.ndarray)
+        or ids.ndim != 1
+        or (ids.size and ids.dtype.kind not in "iu")
+    ):
+        fault = f"gives {type(ids).__name__}, not int64[n]"
+    elif ids.size > capacity:
+        fault = f"gives {ids.size} ids where {capacity} rows may be kept"
+    elif nodes is not None and ids.size and (ids.min() < 0 or ids.max() >= nodes):
+        fault = f"gives {ids.min()} to {ids.max()} where ids run from 0 to {nodes - 1}"
+    elif (ids[1:] == ids[:-1]).any():
+        fault = "gives an id twice"
+    else:
+        return
+    raise InputError(
+        f"cache: {type(policy).__name__}.{call} {fault}; see gnn_dist.features.CachePolicy"
+    )
+
+
 class Ranked(ABC):
     """The base of policies that keep the rows with the highest scores from start to end."""
 

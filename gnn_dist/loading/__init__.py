@@ -1,13 +1,12 @@
 """From an epoch plan to ordered mini-batches that are ready when the model wants them."""
 
 from gnn_dist.loading.homes import Homes
-from gnn_dist.loading.loader import BulkSampler, Loader, Sampler, batch_bytes, rehearse
+from gnn_dist.loading.loader import Loader, Sampler, batch_bytes, draws_in_bulk, rehearse
 from gnn_dist.loading.plan import EpochPlan, deal
 from gnn_dist.loading.prefetch import Prefetcher
 from gnn_dist.loading.windows import Horizon, LoadTimes, timed
 
 __all__ = [
-    "BulkSampler",
     "EpochPlan",
     "Homes",
     "Horizon",
@@ -17,6 +16,7 @@ __all__ = [
     "Sampler",
     "batch_bytes",
     "deal",
+    "draws_in_bulk",
     "rehearse",
     "timed",
 ]

@@ -3,12 +3,13 @@
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard
 
 import numpy as np
 from torch import Tensor
 
 from gnn_dist.batch import BatchIndex, MiniBatch
+from gnn_dist.errors import InputError
 from gnn_dist.features import Counts, FeatureStore
 from gnn_dist.features.store import Rows
 from gnn_dist.loading.plan import EpochPlan
@@ -20,14 +21,8 @@ from gnn_dist.sampling import Share, Topology
 class Sampler(Protocol):
     """What the loader asks of a sampler: one rank's share of a global batch, without features.
 
-    ``edge_ids`` and ``edge`` tell what its blocks carry.
+    One that has ``edge_ids`` and ``edge`` tells by them what its blocks carry.
     """
-
-    @property
-    def edge_ids(self) -> bool: ...
-
-    @property
-    def edge(self) -> Sequence[str]: ...
 
     def sample(
         self,
@@ -40,8 +35,7 @@ class Sampler(Protocol):
     ) -> MiniBatch: ...
 
 
-@runtime_checkable
-class BulkSampler(Protocol):
+class BulkSampler(Sampler, Protocol):
     """A sampler that can also draw several batches in one call."""
 
     def sample_bulk(
@@ -184,21 +178,30 @@ def sample_shares(
     sampler: Sampler, topology: Topology, shares: Sequence[Share], seed: int
 ) -> list[MiniBatch]:
     """In one call where the sampler can; else one by one."""
-    if isinstance(sampler, BulkSampler):
+    if draws_in_bulk(sampler):
         return sampler.sample_bulk(topology, shares, seed=seed)
     batches = []
     for share in shares:
         total = len(share.seeds) if share.global_seeds is None else share.global_seeds
-        batches.append(
-            sampler.sample(
-                topology,
-                np.asarray(share.seeds),
-                seed=seed,
-                index=share.index,
-                global_seeds=total,
-            )
+        batch = sampler.sample(
+            topology, np.asarray(share.seeds), seed=seed, index=share.index, global_seeds=total
         )
+        if not isinstance(batch, MiniBatch):
+            raise InputError(
+                f"sampler: {type(sampler).__name__}.sample gives a {type(batch).__name__}; it must "
+                "give a gnn_dist.batch.MiniBatch"
+            )
+        batches.append(batch)
     return batches
+
+
+def draws_in_bulk(sampler: Sampler) -> TypeGuard[BulkSampler]:
+    """Whether a sampler draws several batches in one call, as it draws one.
+
+    A class that redefines ``sample`` alone means that, whatever it inherits.
+    """
+    defines = (vars(c) for c in type(sampler).__mro__)
+    return "sample_bulk" in next((d for d in defines if {"sample", "sample_bulk"} & d.keys()), {})
 
 
 def batch_bytes(batch: MiniBatch) -> int:

@@ -37,8 +37,6 @@ def build_model(
     is left as it was. Raises ``InputError`` for unknown names and arguments.
     """
     part = plugins.resolve("model", name, BUILTIN)
-    if not callable(part):
-        raise InputError(f"model.name: {name!r} is {type(part).__name__}, not an nn.Module class")
     plugins.check_arguments("model", name, part, args)
     parameters = inspect.signature(part).parameters
     known = {"in_features": in_features, "out_features": out_features, "num_layers": num_layers}
@@ -59,6 +57,7 @@ def build_model(
             f"model.name: {name!r} gave a {type(model).__name__}; it must give an nn.Module that "
             "takes (x, blocks)"
         )
+    plugins.check_call("model", name, model.forward, ("x", "blocks"))
     layers = getattr(model, "layers", None)
     if layers is not None and len(layers) != num_layers:
         raise InputError(

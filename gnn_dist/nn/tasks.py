@@ -100,16 +100,22 @@ class Task:
         """The loss summed over the seeds: a scalar. ``output`` is [n, out_features]; ``target``
         [n] or [n, T] as in the graph."""
         n = target.shape[0]
-        if output.shape != (n, self.out_features):
+        if not is_rows(output, n) or output.shape != (n, self.out_features):
             raise InputError(
-                f"model: gives an output of shape {tuple(output.shape)} for {n} seeds; this "
-                f"{self.kind} task needs ({n}, {self.out_features})"
+                f"model: gives {_described(output)} for {n} seeds; this {self.kind} task needs "
+                f"floats of shape ({n}, {self.out_features})"
             )
         if self.kind == "classification":
             target = target.reshape(n).long()
         else:
             target = target.reshape(n, self.out_features).to(output.dtype)
-        return self.loss(output, target).sum()
+        loss = self.loss(output, target)
+        if not is_rows(loss, n) or loss.ndim != 1:
+            raise InputError(
+                f"task.loss: gives {_described(loss)} for {n} seeds; it must give the loss of each "
+                f"seed, ({n},), as reduction='none' does"
+            )
+        return loss.sum()
 
     def predict(self, output: Tensor) -> Tensor:
         """Outputs as people read them: class probabilities [n, C], label probabilities [n, T], or
@@ -150,6 +156,17 @@ class Task:
                 f"({int(bad.sum())} nodes in all); correct the labels or leave these nodes out of "
                 "the splits"
             )
+
+
+def is_rows(output: Any, n: int) -> bool:
+    """Whether ``output`` is a float tensor of ``n`` rows."""
+    return isinstance(output, Tensor) and output.is_floating_point() and output.shape[:1] == (n,)
+
+
+def _described(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return f"a {type(value).__name__}"
+    return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
 
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:

@@ -59,4 +59,5 @@ def _offered(job: Config, name: str) -> Callable[..., Any]:
 
 def _named(job: Config) -> type[Strategy]:
     strategy: type[Strategy] = plugins.resolve("strategy", job.train.strategy, BUILTIN)
+    plugins.check_has("strategy", job.train.strategy, strategy, ("check", "build"))
     return strategy

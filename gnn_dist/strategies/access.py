@@ -20,7 +20,7 @@ from gnn_dist.features import (
     predict,
     seed_probability,
 )
-from gnn_dist.loading import BulkSampler, EpochPlan, Homes, Horizon, Loader, Sampler, rehearse
+from gnn_dist.loading import EpochPlan, Homes, Horizon, Loader, Sampler, draws_in_bulk, rehearse
 from gnn_dist.sampling import ALL, MatrixTopology, NeighborSampler, PartitionedTopology, Topology
 from gnn_dist.storage import PartitionedGraph
 
@@ -226,7 +226,7 @@ def foresee(
 
 def _horizon(job: Config, sampler: Sampler) -> Horizon | None:
     horizon = Horizon(job.sampler.bulk, job.cache.window, job.cache.ahead)
-    if horizon.bulk > 1 and not isinstance(sampler, BulkSampler):
+    if horizon.bulk > 1 and not draws_in_bulk(sampler):
         warnings.warn(
             f"sampler.bulk: the sampler {job.sampler.name!r} draws one batch at a time; ignored",
             stacklevel=2,

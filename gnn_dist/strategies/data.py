@@ -126,18 +126,35 @@ def build_parts(job: Config, graph: PartitionedGraph) -> Parts:
         num_layers=len(job.sampler.fanouts),
         seed=job.seed,
     )
-    own = {
-        "fanouts": job.sampler.fanouts,
-        "replace": job.sampler.replace,
-        "weights": job.sampler.weights,
-        "edge": _edge_tensors(job, model, graph),
-    }
-    sampler = plugins.build("sampler", job.sampler.name, {**own, **job.sampler.args}, SAMPLERS)
+    sampler = _build_sampler(job, _edge_tensors(job, model, graph))
     everything = NeighborSampler(
-        [-1] * len(job.sampler.fanouts), edge_ids=sampler.edge_ids, edge=sampler.edge
+        [-1] * len(job.sampler.fanouts),
+        edge_ids=getattr(sampler, "edge_ids", False),
+        edge=getattr(sampler, "edge", ()),
     )
     cache = plugins.build("cache", job.cache.name, job.cache.args, CACHES)
+    plugins.check_has("cache", job.cache.name, cache, ("moves", "start", "keep"))
     return Parts(model, sampler, everything, cache)
+
+
+def _build_sampler(job: Config, edge: tuple[str, ...]) -> Sampler:
+    """The sampler of a job; it need not take what the job leaves as it is."""
+    settings = job.sampler
+    own = {
+        "fanouts": settings.fanouts,
+        "replace": settings.replace,
+        "weights": settings.weights,
+        "edge": edge,
+    }
+    part = plugins.resolve("sampler", settings.name, SAMPLERS)
+    taken = plugins.keywords(part)
+    needless = {"fanouts": own["fanouts"], "replace": False, "weights": None, "edge": ()}
+    passed = {
+        k: v for k, v in own.items() if taken is None or k in taken or v != needless[k]
+    } | settings.args
+    sampler: Sampler = plugins.build("sampler", settings.name, passed, SAMPLERS)
+    plugins.check_has("sampler", settings.name, sampler, ("sample",))
+    return sampler
 
 
 def assemble(

@@ -21,8 +21,10 @@ from gnn_dist.batch import BatchIndex
 from gnn_dist.cluster import Exchange, Placement, World
 from gnn_dist.cluster.temporary import make_folder
 from gnn_dist.config import Config
+from gnn_dist.errors import InputError
 from gnn_dist.features import FeatureRows, FeatureStore
 from gnn_dist.loading import Homes, Sampler
+from gnn_dist.nn.tasks import is_rows
 from gnn_dist.sampling import PartitionedTopology, Relabeller, Topology, full_neighbour_block
 from gnn_dist.storage import Part, PartitionedGraph, Schema, TensorSpec
 from gnn_dist.strategies.access import INPUTS
@@ -137,8 +139,8 @@ class Inference:
         x = as_input(x, self._device, self._dtype)
         if self._device.type != "cpu":
             block = block.to(self._device)
-        rows: Tensor = model.forward_layer(layer, x, block)  # type: ignore[operator]
-        return rows.cpu()
+        rows = model.forward_layer(layer, x, block)  # type: ignore[operator]
+        return _rows_of(rows, block.num_dst, f"forward_layer({layer}, ...)")
 
     def _by_batches(self, model: nn.Module, nodes: np.ndarray) -> Tensor:
         outputs = []
@@ -150,7 +152,8 @@ class Inference:
             if self._inputs is not None:
                 rows = self._features.fetch(self._inputs, batch.input_nodes)
                 x = as_input(rows, self._device, self._dtype)
-            outputs.append(model(x, [b.to(self._device) for b in batch.blocks]).cpu())
+            output = model(x, [b.to(self._device) for b in batch.blocks])
+            outputs.append(_rows_of(output, len(seeds), "forward"))
         return torch.cat(outputs)
 
     def _rounds(self, ranges: list[tuple[int, int]]) -> Iterator[np.ndarray]:
@@ -163,6 +166,17 @@ class Inference:
         rounds = torch.tensor([max(1, -(-len(nodes) // size))])
         for k in range(int(self._exchange.all_reduce_max(rounds))):
             yield nodes[k * size : (k + 1) * size]
+
+
+def _rows_of(output: object, rows: int, where: str) -> Tensor:
+    """What a model gave in evaluation, on the CPU; ``InputError`` where it is not ``rows`` rows."""
+    if not is_rows(output, rows):
+        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise InputError(
+            f"model: {where} gives {shape} for {rows} nodes in evaluation; give a float row each"
+        )
+    found: Tensor = output.cpu()
+    return found
 
 
 def as_input(

@@ -13,6 +13,7 @@ from gnn_dist import rng
 from gnn_dist.batch import BatchIndex, Block
 from gnn_dist.cluster import World
 from gnn_dist.config import Config
+from gnn_dist.errors import InputError
 from gnn_dist.loading import EpochPlan, LoadTimes
 from gnn_dist.nn.tasks import Task
 from gnn_dist.strategies.base import StepReport, model_dtype
@@ -117,6 +118,11 @@ class SeedStrategy(ABC, Generic[B]):
         target = batch.node[self._target].to(self._device, non_blocking=True)
         output = output.float() if self._autocast else output
         loss = self._task.loss_sum(output, target) / batch.global_seeds
+        if not loss.requires_grad:
+            raise InputError(
+                "model: its output has no gradient; compute it from the model's parameters, "
+                "without detach() or no_grad()"
+            )
         self._gradients.scalars[0] = loss.detach()
         return loss
 

@@ -7,6 +7,7 @@ import torch
 
 from gnn_dist.cluster import World
 from gnn_dist.config import Config, Train
+from gnn_dist.errors import InputError
 from gnn_dist.storage import PartitionedGraph
 from gnn_dist.strategies.base import Strategy
 from gnn_dist.training import metrics
@@ -42,6 +43,11 @@ def build_trainer(
 def build_optimizer(model: torch.nn.Module, settings: Train) -> torch.optim.Optimizer:
     """The configured optimiser over all trainable parameters of a model."""
     parameters = [p for p in model.parameters() if p.requires_grad]
+    if not parameters:
+        raise InputError(
+            f"model: {type(model).__name__} has no parameters to train; keep its layers as "
+            "attributes, lists of them in nn.ModuleList"
+        )
     if settings.optimizer == "sgd":
         return torch.optim.SGD(
             parameters, lr=settings.lr, momentum=0.9, weight_decay=settings.weight_decay

@@ -18,6 +18,7 @@ from gnn_dist.errors import InputError, WorkerError
 from gnn_dist.graph import Graph
 from gnn_dist.nn import TRANSFORMS
 from gnn_dist.storage import PartitionedGraph
+from gnn_dist.strategies.split import weights
 from gnn_dist.training import checkpoints, metrics, report, run_folder, worker
 from gnn_dist.training.build import target_names
 from gnn_dist.training.estimate import estimate
@@ -113,6 +114,11 @@ def load_graph(dataset: config.Dataset) -> Graph:
     graph = datasets.load(dataset.name, dataset.args)
     for name in dataset.transforms:
         graph = plugins.resolve("transform", name, TRANSFORMS)(graph)
+        if not isinstance(graph, Graph):
+            raise InputError(
+                f"dataset.transforms: {name!r} returned {type(graph).__name__}; it must return a "
+                "gnn_dist.graph.Graph"
+            )
     return graph
 
 
@@ -130,6 +136,10 @@ def dry_run(job: Config) -> str:
 
 def _make_partition(job: Config, graph: Graph, path: Path) -> PartitionedGraph:
     settings = job.partition
+    node_weights, edge_weights = None, None
+    if settings.weights is not None:
+        _say(f"weighing {graph!r} by {settings.weights}")
+        node_weights, edge_weights = weights.partition_weights(job, graph)
     _say(f"partitioning {graph!r} into {job.num_parts} with {settings.name}")
     assignment = partitioners.partition(
         graph,
@@ -137,13 +147,20 @@ def _make_partition(job: Config, graph: Graph, path: Path) -> PartitionedGraph:
         settings.name,
         settings.args,
         seed=job.seed,
+        node_weights=node_weights,
+        edge_weights=edge_weights,
         max_imbalance=settings.max_imbalance,
     )
     cut = storage.assemble(graph, assignment, job.num_parts)
     storage.write(
         cut,
         path,
-        partitioner={"name": settings.name, "args": settings.args, "seed": job.seed},
+        partitioner={
+            "name": settings.name,
+            "args": settings.args,
+            "seed": job.seed,
+            "weights": weights.origin(job),
+        },
         half=settings.half,
         overwrite=settings.path is None,
     )
@@ -156,6 +173,7 @@ def _wanted(job: Config) -> dict[str, Any]:
         "partitioner": settings.name,
         "args": settings.args,
         "seed": job.seed,
+        "weights": weights.origin(job),
         "parts": job.num_parts,
         "half": sorted(settings.half),
     }
@@ -169,6 +187,7 @@ def _maker(graph: PartitionedGraph) -> dict[str, Any]:
         "partitioner": maker.name,
         "args": maker.args,
         "seed": maker.seed,
+        "weights": maker.weights,
         "parts": graph.num_parts,
         "half": sorted(half),
     }

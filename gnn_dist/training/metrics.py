@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gnn_dist import plugins
+from gnn_dist.errors import InputError
 
 Metric = Callable[[Tensor, Tensor], Any]
 
@@ -157,7 +158,10 @@ def kendall(output: Tensor, target: Tensor) -> Any:
 def resolve(names: Sequence[str] | None, kind: str) -> dict[str, Metric]:
     """Metrics by name; ``None`` takes the defaults of the kind of task."""
     chosen = DEFAULTS[kind] if names is None else names
-    return {n.rsplit(".", 1)[-1]: plugins.resolve("metric", n, BUILTIN) for n in chosen}
+    found = {n: plugins.resolve("metric", n, BUILTIN) for n in chosen}
+    for name, metric in found.items():
+        plugins.check_call("metric", name, metric, ("output", "target"))
+    return {name.rsplit(".", 1)[-1]: metric for name, metric in found.items()}
 
 
 def compute(
@@ -167,11 +171,21 @@ def compute(
     target_names: Sequence[str] = (),
 ) -> dict[str, float]:
     """Every metric; for several regression targets also each target's own, ``mae.slack``."""
-    values = {name: float(metric(output, target)) for name, metric in metrics.items()}
+    values = {name: _number(name, metric(output, target)) for name, metric in metrics.items()}
     if target.is_floating_point() and target.ndim == 2 and len(target_names) == target.shape[1] > 1:
         for name, metric in metrics.items():
             for column, target_name in enumerate(target_names):
-                values[f"{name}.{target_name}"] = float(
-                    metric(output[:, column], target[:, column])
+                values[f"{name}.{target_name}"] = _number(
+                    name, metric(output[:, column], target[:, column])
                 )
     return values
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"metric {name!r}: returned {type(value).__name__}, which is no single number "
+            f"({error}); return a float"
+        ) from error

@@ -1,5 +1,6 @@
 """What one rank does in a run, top to bottom: open, build, train, evaluate, give the result."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,6 +51,11 @@ class Result:
 
 def train(context: WorkerContext, payload: Payload) -> Result:
     """Train, then evaluate the best weights (the last ones where no validation picked any)."""
+    with contextlib.closing(_observer(context, payload)) as observer:
+        return _train(context, payload, observer)
+
+
+def _train(context: WorkerContext, payload: Payload, observer: Observer) -> Result:
     clock = _Clock()
     job, world = payload.config, context.world
     graph = _open(context, payload)
@@ -58,7 +64,7 @@ def train(context: WorkerContext, payload: Payload) -> Result:
     if choice is not None and context.rank == 0:
         context.keep(choice)
     folder = payload.folder / "checkpoints"
-    trainer = build_trainer(job, world, graph, strategy, folder, _observer(context, payload))
+    trainer = build_trainer(job, world, graph, strategy, folder, observer)
     clock.lap("open")
 
     warn = context.warn if context.rank == 0 else checkpoints.quiet

@@ -304,3 +304,51 @@ def test_a_policy_is_named_shortly_or_by_dotted_path():
 def test_a_wrong_argument_is_named(make, words):
     with pytest.raises(InputError, match=words):
         make()
+
+
+class Answers(Ranked):
+    """Gives at the start, and after a round, what it is told."""
+
+    moves = True
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def scores(self, context):
+        raise AssertionError
+
+    def start(self, context):
+        return self.answer
+
+    def keep(self, round):
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (None, "NoneType, not int64"),
+        (np.array([0.5]), "ndarray, not int64"),
+        (np.array([3, 3]), "an id twice"),
+        (np.arange(9), "9 ids where 4 rows"),
+        (np.array([-1]), "-1 to -1 where ids run from 0 to 59"),
+        (np.array([60]), "60 to 60"),
+    ],
+)
+def test_an_answer_that_is_no_set_of_ids_names_the_policy(answer, words):
+    cut = assemble(random_graph(), (np.arange(60) % 2).astype(np.int32), 2)
+    row = cut.schema.node["x"].shape[0] * 4
+
+    def work(rank, exchange):
+        placement = Placement.build(rank=rank, hosts=["a", "b"], num_parts=2)
+        with pytest.raises(InputError, match=rf"cache: Answers\.start gives .*{words}"):
+            FeatureStore(cut, placement, exchange, Answers(answer), max_bytes=4 * row, cached="x")
+        return True
+
+    assert run_threads(2, work) == [True, True]
+
+
+def test_what_is_kept_is_checked_in_every_round():
+    holder = Holder(Answers(np.array([5, 5])), BYTE, 4, None)
+    with pytest.raises(InputError, match=r"Answers\.keep gives an id twice"):
+        holder.plan([np.array([1])], [])

@@ -83,7 +83,7 @@ def test_targets_that_do_not_suit_are_refused(kind, target, info, loss, message)
 
 def test_a_model_of_the_wrong_width_is_named() -> None:
     task = Task.build("classification", spec("int64"), {"num_classes": 4})
-    with pytest.raises(InputError, match=r"\(2, 3\) for 2 seeds.*needs \(2, 4\)"):
+    with pytest.raises(InputError, match=r"\(2, 3\) for 2 seeds.*needs .*\(2, 4\)"):
         task.loss_sum(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))
 
 
