@@ -83,6 +83,11 @@ class Partition(Section):
     path: Path | None = None
     """the partition directory (default: `partition` in the output folder); used as it is where
     it was made for this graph with these settings, made where it is missing"""
+    weights: Literal["presample", "vip"] | None = None
+    """weigh vertices and edges by what they cost in a batch: counted in rehearsed epochs, or by
+    probabilities without sampling; for partitioners that take weights (metis, kaminpar, ...)"""
+    presample_epochs: int = Field(1, ge=1)
+    """epochs that `presample` counts"""
     half: Names = []
     """node tensors to store in float16; they are widened on reading"""
     max_imbalance: float | None = Field(None, gt=1)

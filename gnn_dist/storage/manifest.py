@@ -73,6 +73,7 @@ class PartitionerEntry(_Strict):
     name: str
     args: dict[str, Any] = {}
     seed: int = 0
+    weights: dict[str, Any] = {}
 
 
 class FileEntry(_Strict):

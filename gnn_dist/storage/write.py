@@ -45,7 +45,8 @@ def write(
     folder, synced, the manifest last, and renamed.
 
     Args:
-        partitioner: ``{"name": str, "args": {...}, "seed": int}``, kept in the manifest.
+        partitioner: ``{"name": str, "args": {...}, "seed": int}``, kept in the manifest; also
+            ``weights``, what the weights were made from.
         half: node tensors to store in float16 (they stay float32 in the schema).
         overwrite: replace a partition that is there. Otherwise a folder with anything in it is an
             ``InputError``; so are tensors of ``half`` that float16 cannot hold, values in
