@@ -32,7 +32,7 @@ def measure(world: World, graph: Any, setting: dict[str, Any], device: str) -> d
 
     def epoch(number: int) -> dict[str, float]:
         world.control.barrier()
-        before, start = sent_bytes(device), time.perf_counter()
+        before, asked, start = sent_bytes(device), rounds(), time.perf_counter()
         seconds: dict[str, float] = {}
         for _, share in strategy.shares(number, 0, steps):
             report = strategy.backward(share)
@@ -42,15 +42,21 @@ def measure(world: World, graph: Any, setting: dict[str, Any], device: str) -> d
                 seconds[name] = seconds.get(name, 0.0) + value
         world.control.barrier()
         took = time.perf_counter() - start
-        return {"seconds": took, "sent": sent_bytes(device) - before, **seconds}
+        moved = {"sent": sent_bytes(device) - before, "rounds": rounds() - asked}
+        return {"seconds": took, **moved, **seconds}
+
+    def rounds() -> int:
+        return world.sampling.traffic.rounds + world.features.traffic.rounds
 
     epoch(0)
     runs = [epoch(1 + number) for number in range(epochs)]
     counts = strategy.communication()
+    foreseen = counts.get("cache")
     return {
         **{k: statistics.median(run[k] for run in runs) / steps for k in runs[0]},
         "losses": losses,
-        "foreseen": counts.get("cache"),
+        "rows": counts["features"]["rows"]["remote"] / len(losses),
+        "rows_predicted": sum(f["remote_rows_predicted"] for f in foreseen) if foreseen else "",
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }
 

@@ -6,9 +6,10 @@ taken turn by turn. DGL samples for itself, with the same seeds and fan-outs. Py
 a compiled library, so its layers get our batches and our sampling time is charged.
 
 ``default`` is the allocator as glibc has it, ``tuned`` what our workers set (on by default), which
-DGL and PyG are given too. The floor is the matrix products of the same batches alone into warm
-buffers, plus a copy of the bytes of their input rows. Each target is for the worse of the thread
-counts.
+DGL and PyG are given too; ``huge pages`` adds transparent huge pages (``glibc.malloc.hugetlb`` and
+torch's ``THP_MEM_ALLOC_ENABLE``). The floor is the matrix products of the same batches alone into
+warm buffers, plus a copy of the bytes of their input rows. Each target is for the worse of the
+thread counts.
 
 DGL wants a Python of its own if it is not installed beside this package: ``--dgl-python``.
 """
@@ -30,14 +31,17 @@ from gnn_dist.cluster.tuning import allocator_environment
 
 HERE = Path(__file__).parent
 FEATURES, CLASSES, HIDDEN, FANOUTS = 100, 47, 256, [15, 10, 5]
+DEFAULT = allocator_environment(keep_freed=False, huge_pages=False)
+TUNED = allocator_environment(keep_freed=True, huge_pages=False)
 CANDIDATES = {
-    "gnn-dist": ("ours", True),
-    "gnn-dist, default allocator": ("ours", False),
-    "dgl": ("dgl", False),
-    "dgl, tuned allocator": ("dgl", True),
-    "pyg": ("pyg", False),
-    "pyg, tuned allocator": ("pyg", True),
-    "floor": ("floor", True),
+    "gnn-dist": ("ours", TUNED),
+    "gnn-dist, default allocator": ("ours", DEFAULT),
+    "gnn-dist, huge pages": ("ours", allocator_environment(keep_freed=True, huge_pages=True)),
+    "dgl": ("dgl", DEFAULT),
+    "dgl, tuned allocator": ("dgl", TUNED),
+    "pyg": ("pyg", DEFAULT),
+    "pyg, tuned allocator": ("pyg", TUNED),
+    "floor": ("floor", TUNED),
 }
 TARGETS = (
     ("epoch_vs_dgl", "dgl", 2.0),
@@ -49,10 +53,10 @@ TARGETS = (
 class Worker:
     """A candidate's process."""
 
-    def __init__(self, python: str, tuned: bool, settings: dict[str, Any], huge: bool) -> None:
+    def __init__(self, python: str, allocator: dict[str, str], settings: dict[str, Any]) -> None:
         threads = settings["threads"]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")}
-        environment |= allocator_environment(keep_freed=tuned, huge_pages=tuned and huge)
+        environment |= allocator
         environment["OMP_NUM_THREADS"] = str(threads)
         path = [str(HERE.parent.parent), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
@@ -106,7 +110,7 @@ def measure(options: Any, threads: int, folder: Path) -> tuple[list[dict[str, An
     """Rows for the table and the workers by name."""
     workers: dict[str, Worker] = {}
     for name in options.only or CANDIDATES:
-        candidate, tuned = CANDIDATES[name]
+        candidate, allocator = CANDIDATES[name]
         settings = {
             "candidate": candidate,
             "threads": threads,
@@ -117,7 +121,7 @@ def measure(options: Any, threads: int, folder: Path) -> tuple[list[dict[str, An
             "classes": CLASSES,
         }
         python = options.dgl_python if candidate == "dgl" else sys.executable
-        worker = Worker(python, tuned, settings, options.huge_pages)
+        worker = Worker(python, allocator, settings)
         if worker.ready():
             workers[name] = worker
         else:
@@ -155,9 +159,6 @@ def main() -> None:
     arguments.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     arguments.add_argument("--only", nargs="+", choices=list(CANDIDATES), help="leave others out")
     arguments.add_argument("--dgl-python", default=sys.executable, help="a Python that has dgl")
-    arguments.add_argument(
-        "--huge-pages", action="store_true", help="also transparent huge pages, where tuned"
-    )
     options = arguments.parse_args()
     if options.quick:
         options.nodes, options.batch_size = min(options.nodes, 100_000), 256
