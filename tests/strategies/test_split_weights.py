@@ -144,7 +144,7 @@ def test_what_cannot_be_weighed_is_named(kind, changes, words):
 def test_a_partitioner_that_takes_no_weights_says_so():
     graph = random_graph(60, 400, seed=3)
     node_weights, edge_weights = partition_weights(weighed("vip"), graph)
-    with pytest.raises(InputError, match="takes no .*weights"):
+    with pytest.raises(InputError, match=r"takes no .*weights"):
         partitioners.partition(
             graph, 2, "random", seed=0, node_weights=node_weights, edge_weights=edge_weights
         )

@@ -10,7 +10,7 @@ from gnn_dist.cluster import Exchange
 from gnn_dist.features import FeatureStore
 from gnn_dist.loading import EpochPlan, LoadTimes, Prefetcher, timed
 from gnn_dist.strategies.split.sample import Cooperation, SplitBatch
-from gnn_dist.strategies.split.shuffle import shuffle
+from gnn_dist.strategies.split.shuffle import Shuffler
 
 
 class SplitLoader:
@@ -24,7 +24,7 @@ class SplitLoader:
         cooperation: samples.
         features: reads rows of this rank's own vertices.
         labels: reads targets, which are another rank's for a seed of a data-parallel layer.
-        exchange: carries input rows between ranks; also the exchange of the stores.
+        exchange: carries input rows between ranks, and nothing else.
         inputs, target: the node tensors of inputs and seeds.
         prefetch, max_bytes: see ``Prefetcher``.
 
@@ -50,7 +50,7 @@ class SplitLoader:
         self._cooperation = cooperation
         self._features = features
         self._labels = labels
-        self._exchange = exchange
+        self._shuffler = Shuffler(exchange)
         self._inputs = inputs
         self._target = target
         self._prefetch = prefetch
@@ -86,9 +86,9 @@ class SplitLoader:
         """This rank's part of a batch, without rows; ``order`` is that of its epoch. Collective."""
         positions = self.plan.batch(order, index.batch)
         if self._cooperation.data_parallel:
-            seeds = self.plan.share(positions, self._exchange.rank)
+            seeds = self.plan.share(positions, self._cooperation.exchange.rank)
         else:  # a seed is computed where it is owned
-            mine = self.plan.homes[positions] == self._exchange.rank
+            mine = self.plan.homes[positions] == self._cooperation.exchange.rank
             seeds = self.plan.global_ids[positions[mine]]
         return self._cooperation.sample(index, seeds, len(positions))
 
@@ -98,7 +98,7 @@ class SplitLoader:
         own = self._features.fetch(self._inputs, batch.input_nodes)
         batch.node = {self._target: self._labels.fetch(self._target, batch.seeds)}
         route = batch.layers[0].route
-        batch.x = own if route is None else shuffle(own, route, self._exchange)
+        batch.x = own if route is None else self._shuffler.whole(own, route)
         self.counts.append(batch.counts())
         times.fetch = time.perf_counter() - times.fetch_began
         return batch, times
@@ -109,5 +109,7 @@ def split_bytes(batch: SplitBatch) -> int:
     held = [batch.seeds, batch.input_nodes, batch.x, *batch.node.values()]
     for route in [layer.route for layer in batch.layers if layer.route is not None]:
         held += [route.send, route.order]
-    blocks = sum(layer.block.nbytes for layer in batch.layers)
+    for halves in [layer.halves for layer in batch.layers if layer.halves is not None]:
+        held += [halves.back, halves.inner.rows, halves.outer.rows]
+    blocks = sum(block.nbytes for layer in batch.layers for block in layer.blocks())
     return blocks + sum(t.nbytes for t in held if t is not None)

@@ -47,6 +47,93 @@ class Route:
 
 
 @dataclass(slots=True, eq=False)
+class Half:
+    """Some destinations of a layer.
+
+    Attributes:
+        block: their in-edges. Its sources are ``rows``, the destinations first, then, for those
+            that need them, all rows that the route brings.
+        rows: int64[r], the rows of this rank's own that it reads.
+    """
+
+    block: Block
+    rows: Tensor
+
+
+@dataclass(slots=True, eq=False)
+class Halves:
+    """A layer in two: what needs this rank's own rows alone, and the rest.
+
+    Attributes:
+        inner: destinations whose sources are all this rank's own.
+        outer: the others.
+        back: int64[num_dst], where each destination is in the outputs of both, one after the other.
+    """
+
+    inner: Half
+    outer: Half
+    back: Tensor
+
+    def to(self, device: torch.device) -> "Halves":
+        """The indices; blocks stay where they are."""
+        move = [t.to(device, non_blocking=True) for t in (self.inner.rows, self.outer.rows)]
+        inner, outer = Half(self.inner.block, move[0]), Half(self.outer.block, move[1])
+        return Halves(inner, outer, self.back.to(device, non_blocking=True))
+
+
+_WORTH = 1 / 8  # destinations in the inner half, below which two calls cost more than they hide
+
+
+def halve(block: Block, own: int) -> Halves | None:
+    """Cut a layer's block whose first ``own`` sources are this rank's; None where that gains
+    nothing."""
+    indptr, indices = block.indptr.numpy(), block.indices.numpy()
+    crossing = np.zeros(indices.size + 1, np.int64)
+    np.cumsum(indices >= own, out=crossing[1:])
+    needs = crossing[indptr[1:]] > crossing[indptr[:-1]]
+    inner = np.flatnonzero(~needs)
+    if not needs.any() or inner.size < _WORTH * needs.size:
+        return None
+    outer = np.flatnonzero(needs)
+    back = np.empty(needs.size, np.int64)
+    back[inner], back[outer] = np.arange(inner.size), inner.size + np.arange(outer.size)
+    halves = (_half(block, inner, ~needs, own, 0), _half(block, outer, needs, own, 1))
+    return Halves(*halves, torch.from_numpy(back))
+
+
+def _half(
+    block: Block, destinations: np.ndarray, chosen: np.ndarray, own: int, received: int
+) -> Half:
+    """The rows ``destinations`` (where ``chosen``) of a block, with or without received rows."""
+    degrees = block.degrees().numpy()
+    taken = np.repeat(chosen, degrees)
+    indices = block.indices.numpy()[taken]
+    reads = np.zeros(own, bool)
+    reads[indices[indices < own]] = True
+    reads[destinations] = False
+    rows = np.concatenate([destinations, np.flatnonzero(reads)])
+    place = np.empty(block.num_src, np.int32)
+    place[rows] = np.arange(rows.size)
+    place[own:] = rows.size + np.arange(block.num_src - own)
+    indptr = np.zeros(destinations.size + 1, np.int64)
+    np.cumsum(degrees[destinations], out=indptr[1:])
+    edges = torch.from_numpy(taken)
+    return Half(
+        Block(
+            torch.from_numpy(indptr),
+            torch.from_numpy(place[indices]),
+            rows.size + received * (block.num_src - own),
+            None if block.edge_ids is None else block.edge_ids[edges],
+            None if block.weight is None else block.weight[edges],
+            {name: values[edges] for name, values in block.edge.items()},
+            None if block.ids is None else block.ids[torch.from_numpy(rows)],
+            block.key,
+        ),
+        torch.from_numpy(rows),
+    )
+
+
+@dataclass(slots=True, eq=False)
 class SplitLayer:
     """One layer of a rank's part of a global batch.
 
@@ -56,11 +143,19 @@ class SplitLayer:
             ones.
         route: how the rows come here; None for a data-parallel layer above another.
         sources: int64[num_src] global ids.
+        halves: the block in two, where one can be computed before the rows are here.
     """
 
     block: Block
     route: Route | None
     sources: np.ndarray
+    halves: Halves | None = None
+
+    def blocks(self) -> list[Block]:
+        """All blocks that are kept for it."""
+        if self.halves is None:
+            return [self.block]
+        return [self.block, self.halves.inner.block, self.halves.outer.block]
 
     def cross_edges(self) -> int:
         """Edges whose source's row comes from another rank."""
@@ -134,6 +229,7 @@ class Cooperation:
         exchange: between all ranks; used by one thread.
         seed: of the run.
         data_parallel: layers next to the seeds that every rank computes for its own seeds.
+        overlap: cut layers into halves, so that one is computed while hidden rows travel.
     """
 
     sampler: NeighborSampler
@@ -143,6 +239,7 @@ class Cooperation:
     exchange: Exchange
     seed: int
     data_parallel: int = 0
+    overlap: bool = False
     _named: Relabeller = field(init=False, repr=False)
     _computed: Relabeller = field(init=False, repr=False)
 
@@ -176,7 +273,9 @@ class Cooperation:
             sources[: frontier.size] = frontier
             sources[place] = named
             block.ids = self._ids(sources)
-            layers.append(SplitLayer(block, route, sources))
+            last = hop + 1 == len(self.sampler.fanouts)  # its input rows come ahead of the model
+            halves = halve(block, frontier.size) if self.overlap and not last else None
+            layers.append(SplitLayer(block, route, sources, halves))
         return SplitBatch(
             index,
             layers[::-1],

@@ -1,5 +1,6 @@
 """``SplitStrategy``: the owner of a vertex computes its rows once, for all ranks."""
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +33,7 @@ from gnn_dist.strategies.split.counts import LayerCounts, beside
 from gnn_dist.strategies.split.load import SplitLoader
 from gnn_dist.strategies.split.plan import BATCHES, SplitPlan, plan_split
 from gnn_dist.strategies.split.sample import Cooperation, SplitBatch
-from gnn_dist.strategies.split.shuffle import shuffle
+from gnn_dist.strategies.split.shuffle import Shuffler
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +90,7 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
     ) -> None:
         super().__init__(job, model, task, loader, inference, world)
         self._moved = moved
+        self._shuffler = Shuffler(moved.rows)
         self._foreseen = foreseen
         self._counts = loader.counts
         self._features = features
@@ -133,6 +135,8 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
             sampling,
             job.seed,
             job.split.data_parallel_layers,
+            # Over a network, and where a row's output is its own affair, layers are cut in two.
+            overlap=placement.num_hosts > 1 and not any(map(_mixes_rows, parts.model.modules())),
         )
         features = FeatureStore(graph, placement, world.features)
         loader = SplitLoader(
@@ -172,9 +176,13 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
         h = batch.x.to(self._device, non_blocking=True).to(self._dtype)
         with self._precision():
             for k, layer in enumerate(batch.layers):
+                run = functools.partial(model.forward_layer, k)
+                if k > 0 and layer.route is not None and layer.halves is not None:
+                    h = self._shuffler.halves(h, layer.route, layer.halves, run, self._here)
+                    continue
                 if k > 0 and layer.route is not None:
-                    h = shuffle(h, layer.route, self._moved.rows)
-                h = model.forward_layer(k, h, self._here(layer.block))
+                    h = self._shuffler.whole(h, layer.route)
+                h = run(h, self._here(layer.block))
         return h
 
     def communication(self) -> dict[str, Any]:
@@ -189,6 +197,10 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
             foreseen, measured = gather(self._foreseen), gather(np.stack(self._counts))
             out["layers"] = beside(LayerCounts.gathered(foreseen), LayerCounts.gathered(measured))
         return out
+
+
+def _mixes_rows(module: nn.Module) -> bool:
+    return isinstance(module, nn.modules.batchnorm._BatchNorm)
 
 
 def checked_parts(job: Config, graph: PartitionedGraph) -> Parts:
