@@ -6,8 +6,9 @@ tenth are training nodes; 3-layer GraphSAGE, hidden 256, 15-10-5 neighbours, 1,0
 both. Seconds a step are the medians of epochs after one of warm-up; megabytes a step are what both
 ends of the link sent; rounds are collectives that ask or answer for neighbours and rows. Rows are
 those of other hosts that were sent for a step, to both, beside what was predicted for whole epochs
-before anything was sampled. With ``--distdgl`` and ``--python``, the peer's own script runs DistDGL
-on the same graph, over the same kind of link, in the same run.
+before anything was sampled. Ours samples and fetches on threads beside the model, which waits for
+what is left of it; DistDGL does so in line. With ``--distdgl`` and ``--python``, the peer's own
+script runs DistDGL on the same graph, over the same kind of link, in the same run.
 """
 
 import json
@@ -91,7 +92,10 @@ def ours(path: Path, rate: str, steps: int, epochs: int, names: list[str]) -> di
         found[name] = {
             "s a step": max(one["seconds"], other["seconds"]),
             "MB a step": (one["sent"] + other["sent"]) / 1e6,
+            "sample": one["sample"],
+            "fetch": one["fetch"],
             "compute": one["compute"],
+            "synchronise": one["synchronise"],
             "wait": one["wait"],
             "wait for features": one["wait_features"],
             "rounds a step": one["rounds"],
@@ -118,6 +122,8 @@ def distdgl(options: Any, rate: str, steps: int, epochs: int) -> dict[str, Any]:
     return {
         "s a step": result["step_ms"] / 1e3,
         "MB a step": result["veth_mb_per_step"],
+        "sample": result["split_s"]["sample"] / steps,
+        "fetch": result["split_s"]["fetch"] / steps,
         "compute": (result["split_s"]["forward"] + result["split_s"]["backward"]) / steps,
         "wait": (result["split_s"]["sample"] + result["split_s"]["fetch"]) / steps,
         "wait for features": result["split_s"]["fetch"] / steps,
