@@ -1,7 +1,7 @@
 """One host of ``_namespaces.run``: trains some steps under each of several settings.
 
 ``python _hosts_worker.py JOB``, JOB as JSON. A setting is a configuration with two keys of its own,
-``bench.steps`` an epoch and ``bench.epochs`` that are timed, after one that is not.
+``bench.steps`` an epoch and ``bench.epochs`` that are timed, after the start of one that is not.
 """
 
 import json
@@ -18,6 +18,8 @@ import torch.distributed as dist
 from gnn_dist import config, kernels, storage, strategies
 from gnn_dist.cluster import World, tune_allocator
 
+WARM_UP = 16  # steps
+
 
 def sent_bytes(device: str) -> int:
     return int(Path(f"/sys/class/net/{device}/statistics/tx_bytes").read_text())
@@ -30,11 +32,11 @@ def measure(world: World, graph: Any, setting: dict[str, Any], device: str) -> d
     optimizer = torch.optim.Adam(strategy.model.parameters(), lr=1e-3, fused=True)
     losses: list[float] = []
 
-    def epoch(number: int) -> dict[str, float]:
+    def epoch(number: int, stop: int) -> dict[str, float]:
         world.control.barrier()
         before, asked, start = sent_bytes(device), rounds(), time.perf_counter()
         seconds: dict[str, float] = {}
-        for _, share in strategy.shares(number, 0, steps):
+        for _, share in strategy.shares(number, 0, stop):
             report = strategy.backward(share)
             optimizer.step()
             losses.append(report.loss)
@@ -48,14 +50,17 @@ def measure(world: World, graph: Any, setting: dict[str, Any], device: str) -> d
     def rounds() -> int:
         return world.sampling.traffic.rounds + world.features.traffic.rounds
 
-    epoch(0)
-    runs = [epoch(1 + number) for number in range(epochs)]
-    counts = strategy.communication()
-    foreseen = counts.get("cache")
+    def rows() -> int:
+        return strategy.communication()["features"]["rows"]["remote"]
+
+    epoch(0, min(steps, WARM_UP))
+    rows_before = rows()
+    runs = [epoch(1 + number, steps) for number in range(epochs)]
+    foreseen = strategy.communication().get("cache")
     return {
         **{k: statistics.median(run[k] for run in runs) / steps for k in runs[0]},
         "losses": losses,
-        "rows": counts["features"]["rows"]["remote"] / len(losses),
+        "rows": (rows() - rows_before) / (steps * epochs),
         "rows_predicted": sum(f["remote_rows_predicted"] for f in foreseen) if foreseen else "",
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }

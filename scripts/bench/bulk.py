@@ -198,7 +198,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as aside:
             size = (50_000, 1_000_000) if options.quick else (1_000_000, 30_000_000)
             path = hosts.our_partition(options.work or Path(aside), None, *size, "refennel")
-            steps, epochs = (4, 2) if options.quick else (48, 2)
+            steps, epochs = (5, 1) if options.quick else (hosts.STEPS, 1)
             found = hosts.ours(path, "1gbit", steps, epochs, ["none", "everything"])
         for name, values in found.items():
             rows.append({"what": f"1 Gbit/s, {name}", "s a step": values["s a step"],

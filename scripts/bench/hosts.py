@@ -3,12 +3,13 @@
 Each host is a network namespace with one rank of one thread; both share this machine's cores. The
 graph has skewed degrees and no communities: 1 M nodes, 30 M edges, 100 features, 47 classes, a
 tenth are training nodes; 3-layer GraphSAGE, hidden 256, 15-10-5 neighbours, 1,024 seeds a step over
-both. Seconds a step are the medians of epochs after one of warm-up; megabytes a step are what both
+both. Seconds a step are the medians of whole epochs after a warm-up; megabytes a step are what both
 ends of the link sent; rounds are collectives that ask or answer for neighbours and rows. Rows are
-those of other hosts that were sent for a step, to both, beside what was predicted for whole epochs
-before anything was sampled. Ours samples and fetches on threads beside the model, which waits for
-what is left of it; DistDGL does so in line. With ``--distdgl`` and ``--python``, the peer's own
-script runs DistDGL on the same graph, over the same kind of link, in the same run.
+those of other hosts that were sent for a step, to both, beside what was predicted before anything
+was sampled. Ours samples and fetches on threads beside the model, which waits for what is left of
+it. With ``--distdgl`` and ``--python``, the peer's own script runs DistDGL on the same graph, over
+the same kind of link, in the same run; it samples and fetches in line, so that a step of a shorter
+epoch takes as long.
 """
 
 import json
@@ -39,6 +40,7 @@ EVERYTHING = {
     "cache.name": "lookahead",
     "cache.fraction": 0.25,
 }
+STEPS = 98  # a whole epoch
 TARGETS = {"none": 0.5, "1gbit": 0.35}
 
 
@@ -139,7 +141,8 @@ def main() -> None:
     arguments.add_argument("--work", type=Path, help="folder for partitions, kept between runs")
     arguments.add_argument("--rates", nargs="+", default=["none", "1gbit"])
     arguments.add_argument("--systems", nargs="+", default=["none", "everything"])
-    arguments.add_argument("--steps", type=int, default=48, help="an epoch")
+    arguments.add_argument("--steps", type=int, default=STEPS, help="an epoch of ours")
+    arguments.add_argument("--peer-steps", type=int, default=25, help="an epoch of DistDGL's")
     arguments.add_argument("--epochs", type=int, default=2)
     arguments.add_argument("--partitioner", default="refennel")
     options = arguments.parse_args()
@@ -159,7 +162,7 @@ def main() -> None:
         for rate in options.rates:
             found = ours(path, rate, steps, epochs, options.systems)
             if options.distdgl is not None and not options.quick:
-                found["distdgl"] = distdgl(options, rate, steps, epochs)
+                found["distdgl"] = distdgl(options, rate, options.peer_steps, epochs)
             for name, values in found.items():
                 values.pop("losses", None)
                 rows.append({"link": rate, "system": name, **values})
