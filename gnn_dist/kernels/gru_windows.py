@@ -15,7 +15,7 @@ range of nodes) has its own weight gradients, so sums do not depend on the numbe
 import numpy as np
 from numba import njit
 
-from gnn_dist.kernels.pointwise import add_to, logistic_add, tanh_add
+from gnn_dist.kernels.pointwise import add_to, ask_for, logistic_add, put, tanh_add
 from gnn_dist.kernels.vector import (
     fma,
     lanes32,
@@ -147,6 +147,8 @@ def _forward(first, rows, windows, snapshots, slots, projected, start, w_zr, w_c
         for q in range(rows):
             node, b = divmod(first + q, windows)
             at = (node * snapshots + slots[k, b]) * g
+            if b == windows - 1 and k + 1 < steps:
+                ask_for(flat, (node * snapshots + slots[k + 1, b]) * g, g)
             logistic_add(p_zr, q * two, flat, at, two)
             _gated(p_rh, q * hidden, p_zr, q * two, now, q * hidden, hidden)
         if not still:
@@ -160,7 +162,7 @@ def _forward(first, rows, windows, snapshots, slots, projected, start, w_zr, w_c
 
 @njit(cache=True, nogil=True)
 def _backward(
-    first, rows, windows, snapshots, slots, start, w_zr_t, w_c_t, hs, gates, d_out, every,
+    first, rows, windows, snapshots, slots, fresh, start, w_zr_t, w_c_t, hs, gates, d_out, every,
     d_projected, d_start, d_w_zr, d_w_c, tmp,
 ):  # fmt: skip
     steps, hidden = slots.shape[0], w_c_t.shape[0]
@@ -198,8 +200,8 @@ def _backward(
         for q in range(rows):
             node, b = divmod(first + q, windows)
             at = (node * snapshots + slots[k, b]) * g
-            add_to(target, at, p_dzr, q * two, two)
-            add_to(target, at + two, p_dc, q * hidden, hidden)
+            put(target, at, p_dzr, q * two, two, fresh[k, b])
+            put(target, at + two, p_dc, q * hidden, hidden, fresh[k, b])
     if d_start.size:
         for q in range(rows):
             for j in range(hidden):
@@ -254,13 +256,14 @@ def forward_parts(
 
 @njit(cache=True, nogil=True)
 def backward_parts(
-    lo, hi, nodes, parts, chunk, slots, projected, start, w_zr, w_c, w_zr_t, w_c_t, every, d_out,
-    kept_h, kept_g, d_projected, d_start, d_w_zr, d_w_c,
+    lo, hi, nodes, parts, chunk, slots, fresh, projected, start, w_zr, w_c, w_zr_t, w_c_t, every,
+    d_out, kept_h, kept_g, d_projected, d_start, d_w_zr, d_w_c,
 ):  # fmt: skip
     """Parts ``lo .. hi - 1`` of the backward pass; arguments as in ``forward_parts``.
 
-    ``d_projected`` is added to; ``d_w_zr`` float[parts, H, 2H] and ``d_w_c`` float[parts, H, H]
-    hold the gradients of each part.
+    ``fresh``: bool[steps, B], whether a window's use of a snapshot is the first on the way back:
+    ``d_projected`` is written there and added to elsewhere. ``d_w_zr`` float[parts, H, 2H] and
+    ``d_w_c`` float[parts, H, H] hold the gradients of each part.
     """
     steps, windows = slots.shape
     hidden, snapshots = w_c.shape[0], projected.shape[1]
@@ -288,7 +291,7 @@ def backward_parts(
                     tmp,
                 )  # fmt: skip
             _backward(
-                first, rows, windows, snapshots, slots, start, w_zr_t, w_c_t, hs, gates, d_out,
-                every, d_projected, d_start, d_w_zr[part], d_w_c[part], tmp,
+                first, rows, windows, snapshots, slots, fresh, start, w_zr_t, w_c_t, hs, gates,
+                d_out, every, d_projected, d_start, d_w_zr[part], d_w_c[part], tmp,
             )  # fmt: skip
             number += 1

@@ -13,7 +13,7 @@ Rows are taken in chunks that stay in cache for all steps of both layers; see ``
 import numpy as np
 from numba import njit
 
-from gnn_dist.kernels.pointwise import add_to, copy_to, logistic_add, tanh_add
+from gnn_dist.kernels.pointwise import add_to, ask_for, copy_to, logistic_add, put, tanh_add
 from gnn_dist.kernels.vector import (
     fma,
     lanes32,
@@ -163,6 +163,8 @@ def _forward(
         for q in range(rows):
             node, b = divmod(first + q, windows)
             at, cell, both = q * g, q * hidden, 2 * q * hidden
+            if b == windows - 1 and k + 1 < steps:
+                ask_for(flat, (node * snapshots + slots[k + 1, b]) * stride, g)
             _gates(line, at, flat, (node * snapshots + slots[k, b]) * stride, hidden)
             _cells(line, at, c, cell, c_next, cell, squashed, 0, hidden)
             tanh_add(squashed, 0, zero, 0, hidden)
@@ -181,7 +183,7 @@ def _forward(
 
 @njit(cache=True, nogil=True)
 def _backward(
-    first, rows, windows, slots, start, w1_t, w2_t, hs, cs, gates, d_out, every, d_projected,
+    first, rows, windows, slots, fresh, start, w1_t, w2_t, hs, cs, gates, d_out, every, d_projected,
     d_start, d_w1, d_w2, d_bias, tmp,
 ):  # fmt: skip
     steps, hidden = slots.shape[0], w1_t.shape[1]
@@ -235,7 +237,7 @@ def _backward(
                 cell, p_gates, q * g, hidden,
             )  # fmt: skip
             at = (node * snapshots + slots[k, b]) * stride
-            add_to(target, at, p_gates, q * g, g)
+            put(target, at, p_gates, q * g, g, fresh[k, b])
         if k > 0 or start.size:
             for q in range(rows):
                 copy_to(p_own, q * hidden, h, q * two, hidden)
@@ -301,10 +303,11 @@ def forward_parts(
 
 @njit(cache=True, nogil=True)
 def backward_parts(
-    lo, hi, nodes, parts, chunk, slots, projected, start, w1, w2, bias, w1_t, w2_t, every, d_out,
-    kept_h, kept_c, kept_g, d_projected, d_start, d_w1, d_w2, d_bias,
+    lo, hi, nodes, parts, chunk, slots, fresh, projected, start, w1, w2, bias, w1_t, w2_t, every,
+    d_out, kept_h, kept_c, kept_g, d_projected, d_start, d_w1, d_w2, d_bias,
 ):  # fmt: skip
-    """Parts ``lo .. hi - 1`` of the backward pass; gradients of the weights are a part's own."""
+    """Parts ``lo .. hi - 1`` of the backward pass; gradients of the weights are a part's own, and
+    ``fresh`` is as in ``gru_windows.backward_parts``."""
     steps, windows = slots.shape
     hidden, snapshots = w1.shape[0], projected.shape[1]
     most = chunk * windows
@@ -334,7 +337,7 @@ def backward_parts(
                     cs, gates, tmp,
                 )  # fmt: skip
             _backward(
-                first, rows, windows, slots, start, w1_t, w2_t, hs, cs, gates, d_out, every,
+                first, rows, windows, slots, fresh, start, w1_t, w2_t, hs, cs, gates, d_out, every,
                 d_projected, d_start, d_w1[part], d_w2[part], d_bias[part], tmp,
             )  # fmt: skip
             number += 1

@@ -21,6 +21,7 @@ from gnn_dist.kernels.vector import (
     load,
     maximum,
     multiply,
+    prefetch,
     splat,
     store,
     zeros1,
@@ -169,3 +170,19 @@ def copy_to(x, at, y, start, n):
     """``x[at : at + n] = y[start : start + n]``, of pointers."""
     done = _copy_to_block(zeros32(x), lanes32(x), x, at, y, start, n, 0)
     _copy_to_block(zeros1(x), 1, x, at, y, start, n, done)
+
+
+@njit(cache=True)
+def put(x, at, y, start, n, first):
+    """``copy_to`` the first time, then ``add_to``."""
+    if first:
+        copy_to(x, at, y, start, n)
+    else:
+        add_to(x, at, y, start, n)
+
+
+@njit(cache=True)
+def ask_for(x, at, n):
+    """Ask for ``x[at : at + n]`` ahead of its use: rows a page apart are not foreseen."""
+    for line in range(0, n, 2 * lanes32(x)):
+        prefetch(x, at + line)

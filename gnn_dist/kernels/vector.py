@@ -241,6 +241,36 @@ def relu(typingctx, value):
     return value(value), codegen
 
 
+@intrinsic
+def root(typingctx, value):
+    """Square roots, lane by lane."""
+    if not isinstance(value, Vector):
+        return None
+
+    def codegen(context, builder, signature, args):
+        kind = context.get_value_type(value)
+        name = f"llvm.sqrt.v{value.lanes}{'f32' if value.dtype == types.float32 else 'f64'}"
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(kind, [kind]), name
+        )
+        return builder.call(function, args)
+
+    return value(value), codegen
+
+
+@intrinsic
+def where_positive(typingctx, by, value):
+    """``value`` in the lanes where ``by`` is positive or not a number, else 0."""
+    if by != value or not isinstance(value, Vector):
+        return None
+
+    def codegen(context, builder, signature, args):
+        zero = ir.Constant(context.get_value_type(value), None)
+        return builder.select(builder.fcmp_ordered("<=", args[0], zero), zero, args[1])
+
+    return value(by, value), codegen
+
+
 def _splat_int(builder, value, lanes):
     word = builder.trunc(value, _INT) if value.type.width > 32 else value
     kind = ir.VectorType(_INT, lanes)

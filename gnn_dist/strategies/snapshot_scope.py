@@ -18,6 +18,7 @@ from gnn_dist.dynamic.sequence import SnapshotSequence
 from gnn_dist.graph import index_dtype
 from gnn_dist.kernels.dropout import keyed_dropout
 from gnn_dist.nn.recurrent.aggregate import Moved, aggregate_group, move
+from gnn_dist.nn.recurrent.rowwise import relu_standardise
 
 EPSILON = 1e-5
 """Added to a variance before its root is taken."""
@@ -271,11 +272,15 @@ class LocalScope:
         unique = sorted(set(snapshots))
         if list(snapshots) != unique:  # windows that stand on the same snapshot, or out of order
             return _by_snapshot(self, x, snapshots, kind)
-        parts = []
-        for first, last in self.groups.split(snapshots):
-            now = snapshots[first:last]
-            parts.append(self._group(x[:, first:last].contiguous(), now, kind))
-        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+        groups = self.groups.split(snapshots)
+        if len(groups) == 1:
+            return self._group(x.contiguous(), snapshots, kind)
+        columns = x.split([last - first for first, last in groups], dim=1)
+        parts = [
+            self._group(part.contiguous(), snapshots[first:last], kind)
+            for part, (first, last) in zip(columns, groups, strict=True)
+        ]
+        return torch.cat(parts, dim=1)
 
     def _group(self, x: Tensor, snapshots: tuple[int, ...], kind: Kind) -> Tensor:
         segments = self.groups.segments(snapshots)
@@ -299,9 +304,18 @@ class LocalScope:
         return x.sum(0)
 
     def standardise(
-        self, x: Tensor, snapshots: tuple[int, ...], scale: Tensor, shift: Tensor
+        self,
+        x: Tensor,
+        snapshots: tuple[int, ...],
+        scale: Tensor,
+        shift: Tensor,
+        bias: Tensor | None = None,
     ) -> Tensor:
         active = self._active(snapshots, x)
+        if bias is not None:
+            if active is None and not self.spread and x.device.type == "cpu":
+                return relu_standardise(x, bias, scale, shift, EPSILON)
+            x = torch.relu(x + bias)
         if active is None and not self.spread:
             shape, columns = x.shape, len(snapshots)
             rows = x.reshape(shape[0], -1)  # a snapshot's column is a channel of its own

@@ -40,6 +40,20 @@ def _array(tensor: Tensor) -> np.ndarray:
     return tensor.detach().contiguous().numpy()
 
 
+def _first_uses(slots: np.ndarray, projected: Tensor, used: int) -> tuple[np.ndarray, Tensor]:
+    """Which uses of a snapshot are the first on the way back, bool[steps, B], and where to write
+    the gradient of ``projected``, of which the first ``used`` columns are read."""
+    back = slots[::-1].reshape(-1)
+    found, at = np.unique(back, return_index=True)
+    first = np.zeros(back.size, bool)
+    first[at] = True
+    out = torch.empty_like(projected, memory_format=torch.contiguous_format)
+    if found.size < projected.shape[1]:
+        out.zero_()
+    out[..., used:] = 0
+    return np.ascontiguousarray(first.reshape(slots.shape)[::-1]), out
+
+
 class _Gru(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -83,7 +97,7 @@ class _Gru(torch.autograd.Function):
         nodes, hidden = projected.shape[0], w_c.shape[0]
         plan: Plan = ctx.plan
         d_out = _array(gradients[0]).reshape(-1, nodes * windows, hidden)
-        d_projected = torch.zeros_like(projected, memory_format=torch.contiguous_format)
+        fresh, d_projected = _first_uses(ctx.slots, projected, 3 * hidden)
         d_start = torch.zeros_like(begin, memory_format=torch.contiguous_format)
         d_w_zr = torch.zeros((plan.parts, hidden, 2 * hidden), dtype=w_c.dtype)
         d_w_c = torch.zeros((plan.parts, hidden, hidden), dtype=w_c.dtype)
@@ -91,8 +105,9 @@ class _Gru(torch.autograd.Function):
         if nodes:
             parallel.run(
                 gru_windows.backward_parts, plan.parts, nodes, plan.parts, plan.chunk, ctx.slots,
-                *arrays, ctx.every, d_out, kept_h.numpy(), kept_g.numpy(), d_projected.numpy(),
-                d_start.numpy(), d_w_zr.numpy(), d_w_c.numpy(), work=nodes * windows * steps,
+                fresh, *arrays, ctx.every, d_out, kept_h.numpy(), kept_g.numpy(),
+                d_projected.numpy(), d_start.numpy(), d_w_zr.numpy(), d_w_c.numpy(),
+                work=nodes * windows * steps,
             )  # fmt: skip
         start = d_start.view(nodes, windows, hidden) if begin.numel() else None
         return d_projected, start, d_w_zr.sum(0), d_w_c.sum(0), None, None, None
@@ -200,7 +215,7 @@ class _Lstm2(torch.autograd.Function):
         nodes, hidden = projected.shape[0], w1.shape[0]
         plan: Plan = ctx.plan
         d_out = _array(gradients[0]).reshape(-1, nodes * windows, 2 * hidden)
-        d_projected = torch.zeros_like(projected, memory_format=torch.contiguous_format)
+        fresh, d_projected = _first_uses(ctx.slots, projected, 4 * hidden)
         d_start = torch.zeros_like(begin, memory_format=torch.contiguous_format)
         d_w1, d_w2, d_bias = (
             torch.zeros((plan.parts, *w.shape), dtype=w.dtype) for w in (w1, w2, bias)
@@ -209,7 +224,7 @@ class _Lstm2(torch.autograd.Function):
         if nodes:
             parallel.run(
                 lstm_windows.backward_parts, plan.parts, nodes, plan.parts, plan.chunk, ctx.slots,
-                *arrays, ctx.every, d_out, *(k.numpy() for k in kept), d_projected.numpy(),
+                fresh, *arrays, ctx.every, d_out, *(k.numpy() for k in kept), d_projected.numpy(),
                 d_start.numpy(), d_w1.numpy(), d_w2.numpy(), d_bias.numpy(),
                 work=nodes * windows * steps,
             )  # fmt: skip

@@ -11,6 +11,7 @@ from gnn_dist.dynamic.normalise import Kind
 from gnn_dist.errors import InputError
 from gnn_dist.nn.recurrent.functional import gru, lstm2
 from gnn_dist.nn.recurrent.protocol import Scope, State, Temporal
+from gnn_dist.nn.recurrent.rowwise import project_carry
 
 
 def _glorot(*shape: int) -> nn.Parameter:
@@ -135,9 +136,9 @@ class MPNNLSTM(nn.Module):
 
     def spatial(self, prepared: Tensor, snapshots: tuple[int, ...], scope: Scope) -> Tensor:
         a = prepared[..., : self.in_features] if self.skip else prepared
-        first = self._layer(0, a @ self.conv[0] + self.conv_bias[0], snapshots, scope)
+        first = self._layer(0, a @ self.conv[0], snapshots, scope)
         # The narrower side of the second convolution is aggregated: both are H wide.
-        second = scope.aggregate(first @ self.conv[1], snapshots, "gcn") + self.conv_bias[1]
+        second = scope.aggregate(first @ self.conv[1], snapshots, "gcn")
         second = self._layer(1, second, snapshots, scope)
         parts = [first, second]
         if self.skip:
@@ -145,7 +146,7 @@ class MPNNLSTM(nn.Module):
         return scope.mask(torch.cat(parts, dim=2), snapshots)
 
     def _layer(self, i: int, x: Tensor, snapshots: tuple[int, ...], scope: Scope) -> Tensor:
-        x = scope.standardise(torch.relu(x), snapshots, self.scale[i], self.shift[i])
+        x = scope.standardise(x, snapshots, self.scale[i], self.shift[i], self.conv_bias[i])
         return scope.dropout(x, snapshots, i, self.dropout)
 
     def spatial_calls(self) -> int:
@@ -158,17 +159,7 @@ class MPNNLSTM(nn.Module):
         return 0
 
     def project(self, spatial: Tensor) -> Tensor:
-        wide = 2 * self.hidden
-        extra = spatial.shape[2] - wide
-        # A weight of zeros for the skipped features is cheaper than a copy without them, and one of
-        # ones that carries them along cheaper than a copy with them.
-        weight = torch.nn.functional.pad(self.lstm[0], (0, extra))
-        if not extra:
-            return torch.nn.functional.linear(spatial, weight, self.lstm[2])
-        carry = torch.eye(extra, dtype=weight.dtype, device=weight.device)
-        weight = torch.cat((weight, torch.nn.functional.pad(carry, (wide, 0))))
-        bias = torch.nn.functional.pad(self.lstm[2], (0, extra))
-        return torch.nn.functional.linear(spatial, weight, bias)
+        return project_carry(spatial, self.lstm[0], self.lstm[2])
 
     def recur(
         self,
@@ -196,7 +187,7 @@ class MPNNLSTM(nn.Module):
                 "model.skip: an output after every step has no window of features to add; set "
                 "skip: false for truncated back-propagation"
             )
-        features = projected[..., 4 * self.hidden :]
+        features = projected[..., 4 * self.hidden :].detach()  # no parameter lies behind them
         index = torch.from_numpy(slots).to(features.device)
         window = torch.cat([features[:, row] for row in index], dim=2)
         return torch.cat((out, window[None]), dim=3), State((final,))

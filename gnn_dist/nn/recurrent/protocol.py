@@ -49,10 +49,16 @@ class Scope(Protocol):
         ...
 
     def standardise(
-        self, x: Tensor, snapshots: tuple[int, ...], scale: Tensor, shift: Tensor
+        self,
+        x: Tensor,
+        snapshots: tuple[int, ...],
+        scale: Tensor,
+        shift: Tensor,
+        bias: Tensor | None = None,
     ) -> Tensor:
         """Each column of each snapshot less its mean over active nodes, over their deviation;
-        times ``scale`` float[F], plus ``shift`` float[F]."""
+        times ``scale`` float[F], plus ``shift`` float[F]. With a ``bias`` float[F] the columns are
+        those of ``relu(x + bias)``."""
         ...
 
     def mask(self, x: Tensor, snapshots: tuple[int, ...]) -> Tensor:
