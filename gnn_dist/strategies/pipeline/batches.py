@@ -29,6 +29,8 @@ class SubgraphSettings:
     Attributes:
         micro_batches: m, of a global batch; the same whatever the number of ranks.
         max_nodes: of a micro-batch; None for the largest unit or the mean share, if that is more.
+        max_cost: ``alpha`` times nodes plus ``beta`` times edges of a micro-batch, which stand for
+            its time; None for no limit.
         alpha, beta: weigh nodes and edges in the time that micro-batches are packed by.
         hops: of the halo around a part.
         clusters: parts that a random union has.
@@ -36,6 +38,7 @@ class SubgraphSettings:
 
     micro_batches: int = 8
     max_nodes: int | None = None
+    max_cost: float | None = None
     alpha: float = 1.0
     beta: float = 0.2
     hops: int = 1
@@ -44,7 +47,9 @@ class SubgraphSettings:
     def __post_init__(self) -> None:
         for name in ("micro_batches", "clusters"):
             if getattr(self, name) < 1:
-                raise InputError(f"sampler.args.{name}: {getattr(self, name)} is below 1")
+                raise InputError(
+                    f"sampler.args.{name}: {getattr(self, name)} is below 1; give at least 1"
+                )
         if self.hops < 0:
             raise InputError(f"sampler.args.hops: {self.hops} is below 0; give 0 for no halo")
 
@@ -202,13 +207,16 @@ class SubgraphBatches:
 
     def _packed(self, groups: Sequence[np.ndarray]) -> list["MicroPlan"]:
         if not groups:
-            raise InputError("sampler: no circuit or part has nodes of the split `train`")
+            raise InputError(
+                "sampler: no circuit or part has nodes of the split 'train'; give training nodes"
+            )
         settings = self._settings
         hops = settings.hops if self._kind == "parts" else 0
         units = [self._unit(group, hops) for group in groups]
         nodes, edges = [u.num_nodes for u in units], [u.num_edges for u in units]
         limit = settings.max_nodes or max(max(nodes), -(-sum(nodes) // settings.micro_batches))
-        bins = pack(nodes, edges, limit, alpha=settings.alpha, beta=settings.beta)
+        cost = float("inf") if settings.max_cost is None else settings.max_cost
+        bins = pack(nodes, edges, limit, cost, alpha=settings.alpha, beta=settings.beta)
         return [
             MicroPlan(
                 tuple(groups[k] for k in chosen), sum(units[k].num_core for k in chosen), hops

@@ -189,6 +189,21 @@ def test_an_uneven_cut_is_mended_and_changes_no_gradient():
             assert torch.equal(a, b.grad)
 
 
+def test_units_are_packed_under_a_budget_of_nodes_and_one_of_time():
+    def costs(**args: float) -> list[float]:
+        job = _job("float32", alpha=1.0, beta=2.0, max_nodes=1000, **args)
+        strategy = PipelineStrategy.build(job, World.local(), _graph())
+        shares = [share for _, share in strategy.shares(0, 0, strategy.num_batches())]
+        return [m.num_nodes + 2 * m.num_edges for share in shares for m in share.micros]
+
+    free = costs()
+    limit = 0.6 * sum(free)
+    held = costs(max_cost=limit)
+    assert len(free) == 1 < len(held)
+    assert max(held) <= limit
+    assert sum(held) == sum(free)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
