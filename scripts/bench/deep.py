@@ -434,9 +434,12 @@ def main() -> None:
         for name, s in seconds.items()
     ]
     rows += [{"table": "degree", **r} for r in by_degree]
-    print(table([{"name": r["name"], **{str(depth): peak(r["name"], depth) for depth in depths}}
-                 for r in by_depth if r["layers"] == depths[0]]))  # fmt: skip
-    print()
+    for title, field in (("MiB at the peak", "peak_mib"), ("seconds a step there", "step_s")):
+        found = {(r["name"], r["layers"]): r.get(field, "-") for r in by_depth}
+        print(f"{title}, by blocks (processes of their own)\n")
+        print(table([{"name": name, **{str(d): found[name, d] for d in depths}} for name in names]))
+        print()
+    print(f"selection and aggregation, 64 columns of which 16 are kept; pays from {pays:g} on\n")
     print(table(by_degree))
     print()
     finish("deep", [r for r in rows if r["table"] == "time"], targets, None)

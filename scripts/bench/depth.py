@@ -1,6 +1,6 @@
 """Does depth pay: correlation on held-out circuits against the number of blocks.
 
-The same data, steps and (within a few percent) parameters for all: deep models are narrow, shallow
+The same data, steps and (within some 5%) parameters for all: deep models are narrow, shallow
 ones wide. The target is the unit-delay slack of every gate, divided by the circuit's depth, which
 takes as many hops as the circuit has levels. Means over seeds, whatever they show.
 """
@@ -40,8 +40,10 @@ def data(suite: str) -> Graph:
 
 
 def width_for(layers: int, budget: int) -> int:
-    """The width, a multiple of 8, whose blocks have about ``budget`` weights (both directions)."""
-    return max(8, 8 * round((budget / (1.5 * layers)) ** 0.5 / 8))
+    """The even width whose blocks have closest to ``budget`` weights: 1.5 w² + 3 w a block (two
+    groups of w / 2 columns that read themselves and both directions; norm and bias)."""
+    root = (1 + budget / (1.5 * layers)) ** 0.5 - 1
+    return max(8, 2 * round(root / 2))
 
 
 def run(graph: Graph, layers: int, width: int, steps: int, seed: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from _common import finish, median_ratio, parser, table, target
+from _common import finish, median_ratio, parser, target
 from torch import nn
 
 from gnn_dist.cluster import World
@@ -228,6 +228,9 @@ def main() -> None:
         best = min(r["measured_s"] for r in group)
         picked = min(group, key=lambda r: r["simulated_s"])
         regrets.append(100 * (picked["measured_s"] / best - 1))
+        fastest = min(group, key=lambda r: r["measured_s"])["schedule"]
+        kind = "uneven" if uneven else "even"
+        print(f"{kind} costs: planned {picked['schedule']}, measured fastest {fastest}")
     # (layers, width, micro-batches, width of the smallest multiplier)
     size = (16, 32, 8, 12) if quick else (56, 64, 16, 30)
     alone, pair = [], []
@@ -251,8 +254,6 @@ def main() -> None:
     ]
     missing = set(SCHEDULES) - {r["schedule"].split("-")[0].replace("zb", "zb-h1") for r in rows}
     assert not missing, f"schedules that were not run: {missing}"
-    print(table([r for r in rows if "simulated_s" in r]))
-    print()
     finish("pipeline", rows, targets, options.json)
 
 
