@@ -133,7 +133,8 @@ class Task(Section):
 
 class Train(Section):
     strategy: str = "data"
-    """how the ranks compute one global batch: data, split, pipeline, snapshot or a dotted path"""
+    """how the ranks compute one global batch: data, split, auto (the faster of these two),
+    pipeline, snapshot or a dotted path"""
     epochs: int = Field(10, ge=1)
     """passes over the training nodes"""
     batch_size: int = Field(1024, ge=1)
@@ -374,7 +375,9 @@ def _assign(values: dict[str, Any], key: str, value: Any) -> None:
         if inner is None:
             inner = values[step] = {}
         if not isinstance(inner, dict):
-            raise InputError(f"config {key}: {step!r} holds a value, it is not a section")
+            raise InputError(
+                f"config {key}: {step!r} holds a value, it is not a section; leave one out"
+            )
         values = inner
     values[last] = value
 

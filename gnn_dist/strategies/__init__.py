@@ -12,6 +12,7 @@ from gnn_dist.storage import PartitionedGraph
 from gnn_dist.strategies.base import Plan, Sizes, StepReport, Strategy
 
 BUILTIN = {
+    "auto": "gnn_dist.strategies.auto.AutoStrategy",
     "data": "gnn_dist.strategies.data.DataStrategy",
     "snapshot": "gnn_dist.strategies.snapshot_job.SnapshotJob",
     "split": "gnn_dist.strategies.split.SplitStrategy",

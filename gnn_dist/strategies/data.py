@@ -96,6 +96,7 @@ class DataStrategy(SeedStrategy[MiniBatch]):
             **sum_counts(gather(self._access.counts())),
             "gradient_bytes": sum(gather(self._world.gradients.traffic.bytes_sent)),
             **({"cache": foreseen} if foreseen else {}),
+            **({"compared": list(self.compared)} if self.compared else {}),
         }
 
 

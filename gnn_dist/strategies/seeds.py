@@ -1,9 +1,10 @@
 """What strategies over sampled seeds share: one optimiser step, and exact predictions."""
 
 import contextlib
+import functools
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -19,6 +20,7 @@ from gnn_dist.nn.tasks import Task
 from gnn_dist.strategies.base import StepReport, model_dtype
 from gnn_dist.strategies.gradients import GradientBuffer
 from gnn_dist.strategies.inference import Inference, gather_shares
+from gnn_dist.strategies.timing import busy
 
 
 class SeedBatch(Protocol):
@@ -45,6 +47,8 @@ class SeedLoader(Protocol[Delivered]):
 class SeedStrategy(ABC, Generic[B]):
     """The loss of a global batch is the sum over the seeds of all ranks, divided by their number.
 
+    ``choice`` and ``compared`` tell why it was chosen, where something chose (``auto``).
+
     Args:
         job: task, precision and seed are taken from it.
         model: of the job; it is moved to the device and precision of the job.
@@ -53,6 +57,9 @@ class SeedStrategy(ABC, Generic[B]):
         inference: exact predictions for evaluation.
         world: the ranks; its ``gradients`` and ``control`` are used by the calling thread alone.
     """
+
+    choice: str | None = None
+    compared: Sequence[Mapping[str, Any]] = ()
 
     def __init__(
         self,
@@ -108,6 +115,18 @@ class SeedStrategy(ABC, Generic[B]):
                 "synchronise": time.perf_counter() - computed,
             },
         )
+
+    def try_out(self, batch: B) -> float:
+        """Seconds that the model takes for a batch, forward and backward, with nobody to wait for;
+        nothing that lasts is changed."""
+        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        self.model.train()
+        run = functools.partial(self._propagate, batch)
+        _, took = busy(run, self._device, torch.get_num_threads())
+        self._gradients.zero()
+        for buffer, before in buffers:
+            buffer.copy_(before)
+        return took
 
     @abstractmethod
     def _propagate(self, batch: B) -> None:

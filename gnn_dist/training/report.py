@@ -222,6 +222,8 @@ def _communication(run: Mapping[str, Any]) -> str:
     if "foreseen" in counts:
         text += "<h2>Planned and measured</h2>" + table(counts["foreseen"])
         text += "<h2>Policies</h2>" + table(counts["plans"])
+    if "compared" in counts:
+        text += "<h2>Strategies compared</h2>" + table(counts["compared"])
     if "layers" in counts:
         layers = [{name: _flat(value) for name, value in row.items()} for row in counts["layers"]]
         text += "<h2>Layers</h2>" + table(layers)

@@ -82,6 +82,11 @@ class SplitLoader:
         numbers = range(min(batches, self.plan.num_batches))
         return np.stack([self.sample(order, BatchIndex(0, n)).counts() for n in numbers])
 
+    def load(self, number: int) -> SplitBatch:
+        """This rank's part of a batch of the first epoch, ready to compute. Collective."""
+        batch = self.sample(self.plan.order(0), BatchIndex(0, number))
+        return self._fetch((batch, LoadTimes()))[0]
+
     def sample(self, order: np.ndarray, index: BatchIndex) -> SplitBatch:
         """This rank's part of a batch, without rows; ``order`` is that of its epoch. Collective."""
         positions = self.plan.batch(order, index.batch)

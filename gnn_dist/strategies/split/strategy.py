@@ -1,16 +1,18 @@
 """``SplitStrategy``: the owner of a vertex computes its rows once, for all ranks."""
 
+import dataclasses
 import functools
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from gnn_dist.cluster import Exchange, Traffic, World, share
 from gnn_dist.config import Config
 from gnn_dist.errors import InputError
-from gnn_dist.features import FeatureStore
+from gnn_dist.features import Counts, FeatureStore
 from gnn_dist.graph import Graph
 from gnn_dist.loading import Homes
 from gnn_dist.nn.tasks import Task
@@ -29,11 +31,15 @@ from gnn_dist.strategies.data import (
 from gnn_dist.strategies.data_sizes import sampled_sizes
 from gnn_dist.strategies.inference import Inference, open_inference
 from gnn_dist.strategies.seeds import SeedStrategy
-from gnn_dist.strategies.split.counts import LayerCounts, beside
+from gnn_dist.strategies.split.counts import EDGES, LayerCounts, beside
 from gnn_dist.strategies.split.load import SplitLoader
 from gnn_dist.strategies.split.plan import BATCHES, SplitPlan, plan_split
 from gnn_dist.strategies.split.sample import Cooperation, SplitBatch
 from gnn_dist.strategies.split.shuffle import Shuffler
+from gnn_dist.strategies.split.trial import Trial, Unsent
+from gnn_dist.strategies.timing import busy
+
+_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,19 +55,25 @@ class Moved:
     sampling: Exchange
     inputs: Exchange
     rows: Exchange
-    _before: Traffic = field(init=False, repr=False)
+    _before: list[Traffic] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_before", self.sampling.traffic.copy())
+        exchanges = (self.sampling, self.inputs, self.rows)
+        object.__setattr__(self, "_before", [e.traffic.copy() for e in exchanges])
+
+    def since(self) -> list[Traffic]:
+        """Of this rank: sampling, inputs and rows."""
+        exchanges = (self.sampling, self.inputs, self.rows)
+        return [e.traffic.since(b) for e, b in zip(exchanges, self._before, strict=True)]
 
     def bytes(self) -> dict[str, int]:
         """Sent by this rank."""
-        sampling = self.sampling.traffic.since(self._before)
+        sampling, inputs, rows = self.since()
         return {
             "sampling_bytes": sampling.bytes_sent,
             "sampling_rounds": sampling.rounds,
-            "input_bytes": self.inputs.traffic.bytes_sent,
-            "shuffle_bytes": self.rows.traffic.bytes_sent,
+            "input_bytes": inputs.bytes_sent,
+            "shuffle_bytes": rows.bytes_sent,
         }
 
 
@@ -93,6 +105,7 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
         self._shuffler = Shuffler(moved.rows)
         self._foreseen = foreseen
         self._counts = loader.counts
+        self._split_loader = loader
         self._features = features
 
     @classmethod
@@ -185,6 +198,36 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
                 h = run(h, self._here(layer.block))
         return h
 
+    def rehearse(self, batches: int) -> Trial:
+        """This rank's part of the last of the first ``batches``, tried. Collective."""
+        found = []
+        for number in range(min(batches, self.num_batches())):
+            self._moved = dataclasses.replace(self._moved)
+            batch, load = busy(functools.partial(self._split_loader.load, number), _CPU)
+            sampling, inputs, _ = self._moved.since()
+            shuffler, self._shuffler = self._shuffler, Unsent()
+            compute = self.try_out(batch)
+            unsent, self._shuffler = self._shuffler, shuffler
+            counted = batch.counts().sum(axis=0)
+            found.append(
+                Trial(
+                    edges=int(counted[EDGES]),
+                    rows=batch.input_nodes.numel(),
+                    load=load,
+                    compute=compute,
+                    load_bytes=sampling.bytes_sent,
+                    near_bytes=inputs.bytes_sent,
+                    step_bytes=unsent.bytes,
+                    load_rounds=sampling.rounds + sampling.size_rounds,
+                    near_rounds=inputs.rounds,
+                    step_rounds=unsent.rounds,
+                )
+            )
+        self._moved = dataclasses.replace(self._moved)
+        self._counts.clear()
+        self._features.counts = Counts()
+        return found[-1]
+
     def communication(self) -> dict[str, Any]:
         gather = self._world.control.all_gather_object
         mine = {
@@ -193,6 +236,8 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
             "gradient_bytes": self._world.gradients.traffic.bytes_sent,
         }
         out: dict[str, Any] = sum_counts(gather(mine))
+        if self.compared:
+            out["compared"] = list(self.compared)
         if self._counts:
             foreseen, measured = gather(self._foreseen), gather(np.stack(self._counts))
             out["layers"] = beside(LayerCounts.gathered(foreseen), LayerCounts.gathered(measured))

@@ -1,0 +1,305 @@
+"""``auto``: the faster of ``data`` and ``split``, by a model of the link and the processors.
+
+Both give the same gradients, so the choice is one of time alone. The first batches are drawn both
+ways and counted: edges, feature rows, bytes. What a batch takes of a processor is tried on one of
+them, what the link takes is measured with messages of two sizes, and the time of a step follows.
+"""
+
+import functools
+import os
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gnn_dist.batch import BatchIndex, MiniBatch
+from gnn_dist.cluster import Exchange, World, share
+from gnn_dist.config import Config
+from gnn_dist.errors import InputError
+from gnn_dist.features import FeatureStore
+from gnn_dist.graph import Graph
+from gnn_dist.sampling import PartitionedTopology
+from gnn_dist.storage import PartitionedGraph
+from gnn_dist.strategies.access import INPUTS, epoch_plan
+from gnn_dist.strategies.base import Sizes
+from gnn_dist.strategies.data import DataStrategy, build_parts
+from gnn_dist.strategies.split import SplitStrategy
+from gnn_dist.strategies.split.counts import EDGES, ROWS_SHUFFLED, SOURCES, VERTICES, LayerCounts
+from gnn_dist.strategies.split.plan import count_first, planned_placement
+from gnn_dist.strategies.split.trial import Trial
+from gnn_dist.strategies.timing import busy
+
+_TRIED = 2  # batches that are computed; the first warms up
+_MESSAGE = 1 << 20  # bytes of the longer message
+_TURNS = 5  # messages of each size
+
+
+@dataclass(frozen=True)
+class Link:
+    """What ranks talk over: an exchange takes ``latency`` seconds and a byte sent 1 / ``rate``."""
+
+    latency: float
+    rate: float
+
+    def seconds(self, sent: float, rounds: float) -> float:
+        return sent / self.rate + rounds * self.latency
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The hosts of a run.
+
+    Attributes:
+        network: between any ranks, for ids and for rows that are asked for.
+        near: for rows between ranks, which share memory where they share a host.
+        hosts: of every rank.
+        cores: of this host.
+        threads: of a rank's model.
+    """
+
+    network: Link
+    near: Link
+    hosts: tuple[int, ...]
+    cores: int
+    threads: int
+
+
+def step_seconds(trials: list[Trial], machine: Machine, ahead: bool) -> float:
+    """The time of a step of which every rank does its trial.
+
+    The model computes and waits for hidden rows. Batches are prepared beside it, where they are
+    prepared ``ahead``. A host's processors can do no more than they can, and neither can a link.
+    """
+    network, near, threads = machine.network, machine.near, machine.threads
+    model = [t.compute + near.seconds(t.step_bytes, t.step_rounds) for t in trials]
+    load = [
+        t.load
+        + network.seconds(t.load_bytes, t.load_rounds)
+        + near.seconds(t.near_bytes, t.near_rounds)
+        for t in trials
+    ]
+    if not ahead:
+        return max(model) + max(load)
+    busy = [0.0] * (max(machine.hosts) + 1)
+    for host, t in zip(machine.hosts, trials, strict=True):
+        busy[host] += t.compute * threads + t.load
+    sent = max(
+        t.load_bytes / network.rate + (t.near_bytes + t.step_bytes) / near.rate for t in trials
+    )
+    return max(*model, *load, max(busy) / machine.cores, sent)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Both strategies side by side; ``why`` is the reason where there was nothing to compare."""
+
+    rows: list[dict[str, Any]]
+    chosen: str
+    why: str = ""
+
+    def text(self) -> str:
+        if not self.rows:
+            return f"strategy {self.chosen}: {self.why}"
+        head = "strategy      edges  feature rows  MB sent  compute s  prepare s   link s  step s"
+        lines = [
+            f"{row['strategy']:8}  {row['edges']:9,}  {row['feature rows']:12,}  "
+            f"{row['MB sent']:7.2f}  {row['compute s']:9.4f}  {row['prepare s']:9.4f}  "
+            f"{row['link s']:7.4f}  {row['step s']:6.4f}"
+            for row in self.rows
+        ]
+        note = "a batch, all ranks: edges, rows, bytes; the busiest rank: seconds"
+        return "\n".join([head, *lines, f"{note}; strategy {self.chosen} is taken"])
+
+
+class AutoStrategy:
+    """Builds ``data`` or ``split``, whichever is foreseen to be faster; all ranks agree."""
+
+    name = "auto"
+
+    @classmethod
+    def check(cls, job: Config, graph: PartitionedGraph) -> None:
+        """Raise ``InputError`` for whatever of a job cannot be built over this graph."""
+        DataStrategy.check(job, graph)
+
+    @classmethod
+    def sizes(cls, job: Config, graph: Graph) -> Sizes:
+        """Those of ``data``, which are the larger."""
+        return DataStrategy.sizes(job, graph)
+
+    @classmethod
+    def plan(cls, job: Config, graph: PartitionedGraph) -> "AutoPlan":
+        """Counts of the first batches under both; what they take is measured at the start."""
+        why = _impossible(job, graph)
+        if why:
+            return AutoPlan(None, None, why)
+        sampler, placement = build_parts(job, graph).sampler, planned_placement(job, graph)
+        depth, kept = len(job.sampler.fanouts), job.split.data_parallel_layers
+        return AutoPlan(
+            count_first(job, graph, sampler, placement, depth),
+            count_first(job, graph, sampler, placement, kept),
+        )
+
+    @classmethod
+    def build(
+        cls, job: Config, world: World, graph: PartitionedGraph
+    ) -> DataStrategy | SplitStrategy:
+        """The strategy chosen on all ranks, with the ``choice`` for people. Collective."""
+        why = "one rank has nothing to share" if world.size == 1 else _impossible(job, graph)
+        if why:
+            return _told(DataStrategy.build(job, world, graph), Comparison([], "data", why))
+        machine = measure(job, world, graph)
+        data = DataStrategy.build(job, world, graph)
+        split = SplitStrategy.build(job, world, graph)
+        gather = world.control.all_gather_object
+        trials = {
+            "data": gather(try_data(job, world, graph, data)),
+            "split": gather(split.rehearse(_TRIED)),
+        }
+        found = compare(trials, machine, job.loader.prefetch > 0)
+        return _told(split if found.chosen == "split" else data, found)
+
+
+@dataclass(frozen=True, eq=False)
+class AutoPlan:
+    """Counts of ``data`` and ``split``, a batch, in the mean of the first ones."""
+
+    data: LayerCounts | None
+    split: LayerCounts | None
+    why: str = ""
+
+    def text(self) -> str:
+        if self.data is None or self.split is None:
+            return f"strategy data: {self.why}"
+        lines = ["strategy      edges  feature rows  rows of other ranks  imbalance"]
+        for name, counts in (("data", self.data), ("split", self.split)):
+            rows = (SOURCES, 1) if name == "data" else (VERTICES, 0)
+            lines.append(
+                f"{name:8}  {counts.a_batch(EDGES).sum():9,.0f}  "
+                f"{counts.a_batch(rows[0])[:, rows[1]].sum():12,.0f}  "
+                f"{counts.a_batch(ROWS_SHUFFLED).sum():19,.0f}  {counts.work_imbalance():9.2f}"
+            )
+        return "\n".join([*lines, "the link and the processors are measured when training starts"])
+
+    def write(self, folder: Path) -> list[Path]:
+        return []
+
+
+def compare(trials: dict[str, list[Trial]], machine: Machine, ahead: bool) -> Comparison:
+    """The strategies by the time of a step; the first of equal ones."""
+    rows = []
+    for name, ranks in trials.items():
+        link = [
+            machine.network.seconds(t.load_bytes, t.load_rounds)
+            + machine.near.seconds(t.near_bytes + t.step_bytes, t.near_rounds + t.step_rounds)
+            for t in ranks
+        ]
+        rows.append(
+            {
+                "strategy": name,
+                "edges": sum(t.edges for t in ranks),
+                "feature rows": sum(t.rows for t in ranks),
+                "MB sent": sum(t.bytes for t in ranks) / 1e6,
+                "compute s": max(t.compute for t in ranks),
+                "prepare s": max(t.load for t in ranks),
+                "link s": max(link),
+                "step s": step_seconds(ranks, machine, ahead),
+            }
+        )
+    return Comparison(rows, min(rows, key=lambda row: row["step s"])["strategy"])
+
+
+def measure(job: Config, world: World, graph: PartitionedGraph) -> Machine:
+    """The links and processors of a run, the same on every rank. Collective."""
+    placement = world.placement(graph.num_parts, job.cluster.placement)
+    network = world.exchange("measuring the network")
+    near = share(world.exchange("measuring rows"), placement)
+    names = sorted(set(world.hosts))
+    return Machine(
+        measure_link(network),
+        measure_link(near),
+        tuple(names.index(name) for name in world.hosts),
+        min(world.control.all_gather_object(os.cpu_count() or 1)),
+        torch.get_num_threads(),
+    )
+
+
+def measure_link(exchange: Exchange) -> Link:
+    """From all-to-all exchanges of one row and of ``_MESSAGE`` bytes. Collective."""
+    others = exchange.size - 1
+
+    def once(size: int) -> float:
+        rows = size // (1024 * others) + 1
+        parts = [torch.zeros(0 if r == exchange.rank else rows, 256) for r in range(exchange.size)]
+        receive = [part.shape[0] for part in parts]
+        exchange.barrier()
+        start = time.perf_counter()
+        exchange.all_to_all(parts, receive=receive)
+        return time.perf_counter() - start
+
+    took = torch.tensor(
+        [statistics.median(once(size) for _ in range(_TURNS)) for size in (0, _MESSAGE)],
+        dtype=torch.float64,
+    )
+    short, long = exchange.all_reduce_max(took).tolist()
+    return Link(short, _MESSAGE / max(long - short, 1e-6))
+
+
+def try_data(job: Config, world: World, graph: PartitionedGraph, strategy: DataStrategy) -> Trial:
+    """This rank's share of the first batches, drawn, read and computed. Collective."""
+    sampler = build_parts(job, graph).sampler
+    placement = world.placement(graph.num_parts, job.cluster.placement)
+    sampling, features = world.exchange("trial of sampling"), world.exchange("trial of features")
+    topology = PartitionedTopology(graph, placement, sampling)
+    store = FeatureStore(graph, placement, features)
+    plan = epoch_plan(job, graph, placement)
+    order = plan.order(0)
+
+    def load(number: int) -> MiniBatch:
+        positions = plan.batch(order, number)
+        batch = sampler.sample(
+            topology,
+            plan.share(positions, world.rank),
+            seed=job.seed,
+            index=BatchIndex(0, number),
+            global_seeds=len(positions),
+        )
+        batch.x = store.rows(INPUTS, batch.input_nodes)
+        batch.node = {job.task.target: store.fetch(job.task.target, batch.seeds)}
+        return batch
+
+    found = []
+    for number in range(min(_TRIED, plan.num_batches)):
+        before = sampling.traffic.copy(), features.traffic.copy()
+        batch, loading = busy(functools.partial(load, number), torch.device("cpu"))
+        traffic = [e.traffic.since(b) for e, b in zip((sampling, features), before, strict=True)]
+        found.append(
+            Trial(
+                edges=sum(block.num_edges for block in batch.blocks),
+                rows=batch.input_nodes.numel(),
+                load=loading,
+                compute=strategy.try_out(batch),
+                load_bytes=sum(t.bytes_sent for t in traffic),
+                load_rounds=sum(t.rounds + t.size_rounds for t in traffic),
+            )
+        )
+    return found[-1]
+
+
+def _impossible(job: Config, graph: PartitionedGraph) -> str:
+    """Why a job cannot be split; empty where it can."""
+    if job.cluster.replication > 1:
+        return "cluster.replication gives each rank rows that it does not own"
+    try:
+        SplitStrategy.check(job, graph)
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def _told(strategy: Any, found: Comparison) -> Any:
+    strategy.choice = found.text()
+    strategy.compared = found.rows
+    return strategy
