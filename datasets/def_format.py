@@ -166,17 +166,20 @@ class _Reader:
             if not entry and token == "END":
                 what = next(self._tokens, "")
                 if what != head:
-                    raise InputError(f"def {self.name}: END {what} inside of {head}")
+                    raise InputError(
+                        f"def {self.name}: END {what} inside of {head}; correct the file"
+                    )
                 if count != expected:
                     raise InputError(
-                        f"def {self.name}: {head} announces {expected} entries and has {count}"
+                        f"def {self.name}: {head} announces {expected} entries and has {count}; "
+                        "correct the file"
                     )
                 return
             if token == ";":
                 if entry[:1] != ["-"]:
                     raise InputError(
                         f"def {self.name}: an entry of {head} begins with "
-                        f"{' '.join(entry[:3])!r}, not with '-'"
+                        f"{' '.join(entry[:3])!r}, not with '-'; correct the file"
                     )
                 count += 1
                 yield entry[1:]
@@ -189,7 +192,9 @@ class _Reader:
         try:
             return int(float(token))
         except ValueError:
-            raise InputError(f"def {self.name}: {what}: {token!r} is not a number") from None
+            raise InputError(
+                f"def {self.name}: {what}: {token!r} is not a number; correct the file"
+            ) from None
 
 
 def _place(reader: _Reader, entry: list[str]) -> tuple[float, float]:
@@ -202,7 +207,9 @@ def _place(reader: _Reader, entry: list[str]) -> tuple[float, float]:
 
 def _cell(reader: _Reader, entry: list[str]) -> Cell:
     if len(entry) < 2:
-        raise InputError(f"def {reader.name}: component {' '.join(entry)!r} names no macro")
+        raise InputError(
+            f"def {reader.name}: component {' '.join(entry)!r} names no macro; give - NAME MACRO"
+        )
     return Cell(entry[0], entry[1], *_place(reader, entry))
 
 
@@ -247,7 +254,7 @@ def _wiring(reader: _Reader, net: str, entry: list[str], at: int) -> tuple[int, 
             if len(point) < 2 or (here is None and "*" in point[:2]):
                 raise InputError(
                     f"def {reader.name}: net {net!r}: the point ( {' '.join(point)} ) has no "
-                    "coordinates to stand on"
+                    "coordinates to stand on; begin a path with two numbers"
                 )
             old = here or (0, 0)
             x = old[0] if point[0] == "*" else reader.number(point[0], net)

@@ -106,4 +106,6 @@ def _numbers(line: str, name: str, number: int) -> list[int]:
     try:
         return [int(t) for t in line.split()]
     except ValueError:
-        raise InputError(f"hgr {name}: line {number}: {line[:40]!r} is not numbers") from None
+        raise InputError(
+            f"hgr {name}: line {number}: {line[:40]!r} is not numbers; give whole numbers"
+        ) from None

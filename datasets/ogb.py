@@ -258,7 +258,9 @@ def _unpack(npz: Path, aside: Path) -> tuple[dict[str, np.ndarray], int]:
         for member in archive.namelist():
             key = member.removesuffix(".npy")
             if not key.isidentifier():
-                raise InputError(f"ogb: {npz} holds {member!r}, which OGB does not write")
+                raise InputError(
+                    f"ogb: {npz} holds {member!r}, which OGB does not write; fetch it again"
+                )
             target = aside / f"{key}.raw"
             with archive.open(member) as packed, target.open("wb") as file:
                 shutil.copyfileobj(packed, file, _COPY)

@@ -47,7 +47,7 @@ def routed(
     folder = Path(path)
     files = [folder] if folder.is_file() else sorted(folder.glob("*.def"))
     if not files:
-        raise InputError(f"routed.path: {path!r} holds no .def file")
+        raise InputError(f"routed.path: {path!r} holds no .def file; give one, or a folder of them")
     names = [f.stem.removesuffix("_route") for f in files]
     split = _default_split(names) if split is None else split
     where = {name: k for k, name in enumerate(names)}
@@ -117,7 +117,7 @@ class _One:
                 if at is None:
                     raise InputError(
                         f"def {design.name}: net {net.name!r} names {cell} {pin}, which does not "
-                        "exist"
+                        "exist; declare it under COMPONENTS or PINS"
                     )
                 drives = pin in driving if cell == "PIN" else pin in DRIVERS
                 src.append(at if drives else self.first_net + k)

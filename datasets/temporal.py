@@ -61,7 +61,10 @@ def _matrix(values: Any, name: str) -> np.ndarray:
             f"dataset.path: {name!r} is not a table of numbers ({error}); check for short rows"
         ) from error
     if out.ndim != 2:
-        raise InputError(f"dataset.path: {name!r} has {out.ndim} dimensions instead of 2")
+        raise InputError(
+            f"dataset.path: {name!r} has {out.ndim} dimensions; give a table of 2, in PyG "
+            "Temporal's format"
+        )
     return out
 
 

@@ -39,7 +39,8 @@ def _find(kind: str, name: str, builtin: Mapping[str, str]) -> Any:
                 return entry.load()
             except Exception as error:
                 raise InputError(
-                    f"{kind}: the entry point {name!r} ({entry.value}) cannot be loaded: {error}"
+                    f"{kind}: the entry point {name!r} ({entry.value}) cannot be loaded: {error}; "
+                    "correct that package or install it again"
                 ) from error
         if "." not in name:
             installed = sorted({e.name for e in entry_points(group=_group(kind))})

@@ -114,7 +114,7 @@ def partition(
         if reserved in args:
             raise InputError(
                 f"partitioner.args: {reserved!r} is given to every partitioner and cannot be an "
-                "argument of its own"
+                "argument of its own; leave it out"
             )
     run: Callable[..., Any] = plugins.build("partitioner", name, args, BUILTIN)
     given = {"node_weights": node_weights, "edge_weights": edge_weights, "seed": seed}

@@ -46,7 +46,9 @@ def mtkahypar(
                 f"partitioner.args.{field}: {value!r} is not one of {', '.join(allowed)}"
             )
     if not 0 <= imbalance < 1:
-        raise InputError(f"partitioner.args.imbalance: {imbalance} is outside 0 to below 1")
+        raise InputError(
+            f"partitioner.args.imbalance: {imbalance} is not valid; give a number in [0, 1)"
+        )
     if num_parts == 1:
         return np.zeros(graph.num_nodes, np.int32)
     indptr, pins, vertices = nets_of(graph)

@@ -112,7 +112,7 @@ class _Lines:
         if rows.size and rows.max() > 2 * top + 1:
             raise InputError(
                 f"circuit {self.name}: the literal {rows.max()} in its {what} names a variable "
-                f"above the header's {top}"
+                f"above the header's {top}; the file is damaged: write or fetch it again"
             )
         return rows
 

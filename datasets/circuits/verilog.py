@@ -210,11 +210,10 @@ class _Module:
         return token[1:] if token[0] == "\\" else re.sub(r"\s+", "", token)
 
     def _error(self, what: str, tokens: list[str]) -> InputError:
-        near = " ".join(tokens[:12])
+        place = f", near {' '.join(tokens[:12])[:100]!r}" if tokens else ""
         return InputError(
-            f"circuit {self._name}: the Verilog module {what}, near {near[:100]!r}"
-            if near
-            else f"circuit {self._name}: the Verilog module {what}"
+            f"circuit {self._name}: the Verilog module {what}{place}; give a netlist of gates, "
+            "assignments of single nets and flip-flops"
         )
 
 

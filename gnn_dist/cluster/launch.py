@@ -46,13 +46,17 @@ class Workers:
 
     def __post_init__(self) -> None:
         if self.count < 0:
-            raise InputError(f"cluster.workers: {self.count} is below 0")
+            raise InputError(f"cluster.workers: {self.count} is below 0; give 0 (no Ray) or more")
         if self.threads < 1:
-            raise InputError(f"cluster.threads: {self.threads} is below 1")
+            raise InputError(f"cluster.threads: {self.threads} is below 1; give at least 1")
         if self.timeout <= 0:
-            raise InputError(f"cluster.timeout: {self.timeout:g} s is not a positive time")
+            raise InputError(
+                f"cluster.timeout: {self.timeout:g} s is not a positive time; give seconds above 0"
+            )
         if self.max_failures < 0:
-            raise InputError(f"cluster.max_failures: {self.max_failures} is below 0")
+            raise InputError(
+                f"cluster.max_failures: {self.max_failures} is below 0; give 0 or more"
+            )
         if self.device not in ("auto", "cpu", "cuda"):
             raise InputError(f"cluster.device: there is no {self.device!r}; use auto, cpu or cuda")
 

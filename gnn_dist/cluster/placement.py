@@ -42,7 +42,7 @@ class Placement:
             if host not in hosts:
                 raise InputError(
                     f"host_of_part: part {part} lies on host {host}, which has no rank "
-                    f"(hosts: 0 to {len(hosts) - 1})"
+                    f"(hosts: 0 to {len(hosts) - 1}); give it a rank, or the part another host"
                 )
 
     @classmethod
@@ -63,7 +63,7 @@ class Placement:
         if mode not in ("auto", "per-rank"):
             raise InputError(f"placement: there is no {mode!r}; use auto or per-rank")
         if num_parts < 1:
-            raise InputError(f"num_parts: {num_parts} is below 1")
+            raise InputError(f"num_parts: {num_parts} is below 1; ask for at least 1")
         if mode == "per-rank":
             host_of_rank = tuple(range(len(hosts)))
         else:

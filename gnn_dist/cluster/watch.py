@@ -25,6 +25,8 @@ from gnn_dist.cluster.memory import peak_mib
 from gnn_dist.errors import WorkerError
 
 _STALE_BEATS = 3.0
+_LAST_WORDS = 5.0
+"""Seconds that a store may take for what a rank says as it ends, on a machine that is busy."""
 
 
 @dataclass
@@ -158,19 +160,18 @@ class Watch:
             self._stop = True
         self._wake.set()
         if self._thread.is_alive():
-            self._thread.join(timeout=2 * self.beat)
+            self._thread.join(timeout=max(2 * self.beat, _LAST_WORDS))
 
     def _run(self) -> None:
         keys = [f"watch/{r}" for r in self._seen]
         while True:
             started = time.monotonic()
+            last = self._stop  # read before publishing, so that the last words are published
             try:
                 self._publish()
                 answers = self._store.multi_get(keys) if keys else []
             except RuntimeError:  # the store is gone or silent: its age says so
                 answers = []
-                if self._stop:
-                    return
             now = time.monotonic()
             with self._lock:
                 self._last_try = started
@@ -181,8 +182,8 @@ class Watch:
                     if record != self._seen[rank].record:
                         self._seen[rank] = _Seen(record, now, self._seen[rank].gone)
                 self._lock.notify_all()
-                if self._stop:
-                    return
+            if last:
+                return
             self._wake.wait(self.beat)
             self._wake.clear()
 
@@ -209,7 +210,8 @@ class Watch:
         while True:
             with self._lock:
                 found = self._culprits(others)
-            if found or time.monotonic() > end:
+                unheard = any(self._unheard(r) for r in others)
+            if found or (time.monotonic() > end and not unheard):
                 break
             time.sleep(self.beat / 4)
         if not found:
@@ -222,7 +224,9 @@ class Watch:
             message = f"{text} ({where})"
         else:
             with self._lock:
-                gave_up = [r for r in others if self.rank in self._seen[r].record["missing"]]
+                gave_up = [
+                    r for r in others if self.rank in self._seen[r].record.get("missing", [])
+                ]
             if gave_up:
                 text = f"{self._name(gave_up[0])} gave up: {self._seen[gave_up[0]].record['why']}"
                 message = f"{text} ({where})"
@@ -271,8 +275,7 @@ class Watch:
             if seen.gone is None:
                 seen.gone = now
                 self._wake.set()
-            # It may have told what happened with its last breath: read its record once more.
-            if self._last_try < seen.gone and now - seen.gone < stale:
+            if self._unheard(rank):
                 return None
             return f"was killed, probably out of memory{peak}"
         if process == "stopped":
@@ -285,6 +288,14 @@ class Watch:
         if now - seen.changed > stale:
             return f"does not answer: silent for {now - seen.changed:.1f} s{peak}"
         return None
+
+    def _unheard(self, rank: int) -> bool:
+        """Whether a process that is gone may have told why with its last breath: its record is
+        then read once more."""
+        gone = self._seen[rank].gone
+        if gone is None or self._last_try >= gone:
+            return False
+        return time.monotonic() - gone < max(_STALE_BEATS * self.beat, _LAST_WORDS)
 
     def _behind(self, rank: int, name: str, number: int) -> str | None:
         at = self._seen[rank].record.get("at", {})

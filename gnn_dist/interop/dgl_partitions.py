@@ -136,7 +136,10 @@ def read(
             f"DGL partition: {config} is damaged ({error!r}); partition the graph again"
         ) from error
     if typed:
-        raise InputError(f"DGL partition: {config} is of a typed graph, which is not supported yet")
+        raise InputError(
+            f"DGL partition: {config} is of a typed graph, which is not supported yet; partition "
+            "the graph of one type (dgl.to_homogeneous)"
+        )
     owner = np.full(num_nodes, -1, np.int32)
     ends = np.full((2, num_edges), -1, np.int64)
     node: dict[str, np.ndarray] = {}
@@ -196,7 +199,10 @@ def _file(config: Path, files: dict[str, Any], key: str) -> Path:
     folder = config.parent.resolve()
     file = (folder / str(files[key])).resolve()
     if not file.is_relative_to(folder):
-        raise InputError(f"DGL partition: {config} names {files[key]}, which is outside its folder")
+        raise InputError(
+            f"DGL partition: {config} names {files[key]}, which is outside its folder; give a "
+            "partition that dgl.distributed.partition_graph wrote"
+        )
     if not file.is_file():
         raise InputError(f"DGL partition: {file} is missing; copy the whole directory")
     return file

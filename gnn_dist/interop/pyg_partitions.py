@@ -96,7 +96,10 @@ def read(path: str | Path) -> PartitionedGraph:
             f"PyG partition: {path / 'META.json'} is damaged ({error}); partition the graph again"
         ) from error
     if typed:
-        raise InputError(f"PyG partition: {path} holds a typed graph, which is not supported yet")
+        raise InputError(
+            f"PyG partition: {path} holds a typed graph, which is not supported yet; partition the "
+            "graph of one type (data.to_homogeneous())"
+        )
     node_map = _load(path / "node_map.pt").numpy().astype(np.int32)
     num_edges = _load(path / "edge_map.pt").numel()
     ends = np.empty((2, num_edges), np.int64)
@@ -152,7 +155,9 @@ def _load(file: Path) -> Any:
         with torch.serialization.safe_globals([(OrderedDict, "collections.defaultdict")]):
             return torch.load(file, weights_only=True)
     except OSError as error:
-        raise InputError(f"PyG partition: {file} cannot be read ({error.strerror})") from error
+        raise InputError(
+            f"PyG partition: {file} cannot be read ({error.strerror}); copy the whole directory"
+        ) from error
     except Exception as error:
         raise InputError(
             f"PyG partition: {file} is damaged or holds more than plain tensors; partition the "

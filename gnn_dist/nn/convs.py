@@ -188,10 +188,11 @@ class GATConv(nn.Module):
     ) -> None:
         super().__init__()
         if heads < 1:
-            raise InputError(f"model.heads: {heads} is below 1")
+            raise InputError(f"model.heads: {heads} is below 1; give at least 1")
         if not 0 <= attention_dropout < 1:
             raise InputError(
-                f"model.attention_dropout: {attention_dropout} is not a probability in [0, 1)"
+                f"model.attention_dropout: {attention_dropout} is not a probability; "
+                "give one in [0, 1)"
             )
         self.in_features, self.out_features, self.heads = in_features, out_features, heads
         self.concat, self.self_loops = concat, self_loops

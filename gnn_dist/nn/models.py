@@ -378,11 +378,11 @@ def _sizes(in_features: int, hidden: int, out_features: int, num_layers: int) ->
         ("num_layers", num_layers),
     ):
         if value < 1:
-            raise InputError(f"model.{name}: {value} is below 1")
+            raise InputError(f"model.{name}: {value} is below 1; give at least 1")
     return [in_features, *[hidden] * (num_layers - 1), out_features]
 
 
 def _probability(name: str, p: float) -> float:
     if not 0 <= p < 1:
-        raise InputError(f"model.{name}: {p} is not a probability in [0, 1)")
+        raise InputError(f"model.{name}: {p} is not a probability; give one in [0, 1)")
     return p

@@ -50,7 +50,7 @@ def gcn_norm(graph: Graph, weight: str | None = None) -> Graph:
     if a.shape != src.shape:
         raise InputError(f"gcn_norm: edge tensor {weight!r} has shape {a.shape}; give one a edge")
     if (a < 0).any():
-        raise InputError(f"gcn_norm: edge tensor {weight!r} has negative weights")
+        raise InputError(f"gcn_norm: edge tensor {weight!r} has negative weights; give none")
     degree = np.bincount(dst, a, graph.num_nodes)
     count = np.bincount(dst, minlength=graph.num_nodes)
     values = count[dst] * a / np.sqrt(degree[dst] * degree[src])

@@ -121,7 +121,10 @@ class MatrixTopology:
         values = edge_tensor(self._edge, name, "sampler.weights")
         check_weights(name, values.shape[1:])
         if (values < 0).any() or np.isnan(values).any():
-            raise InputError(f"sampler.weights: edge tensor {name!r} holds negative weights or NaN")
+            raise InputError(
+                f"sampler.weights: edge tensor {name!r} holds negative weights or NaN; give "
+                "weights >= 0"
+            )
         return values.reshape(-1)
 
 

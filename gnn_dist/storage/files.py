@@ -91,7 +91,10 @@ def _pieces(path: Path) -> Iterator[bytes]:
             while data := file.read(CHUNK):
                 yield data
     except OSError as error:
-        raise InputError(f"partition: cannot read {path}: {error.strerror or error}") from error
+        raise InputError(
+            f"partition: cannot read {path}: {error.strerror or error}; check its rights, or write "
+            "the partition again"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -194,10 +194,15 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         size = file.stat().st_size
         if size > LARGEST:
-            raise InputError(f"partition: {file} has {size:,} bytes; that is no manifest of ours")
+            raise InputError(
+                f"partition: {file} has {size:,} bytes; that is no manifest of "
+                "ours: write the partition again"
+            )
         raw = file.read_bytes()
     except OSError as error:
-        raise InputError(f"partition: cannot read {file}: {error.strerror}") from error
+        raise InputError(
+            f"partition: cannot read {file}: {error.strerror}; check its rights"
+        ) from error
     return parse_manifest(raw, str(file))
 
 

@@ -169,7 +169,8 @@ def _stored_schema(graph: PartitionedGraph, half: Sequence[str]) -> SchemaEntry:
         if narrow:
             if not dtype.startswith("float"):
                 raise InputError(
-                    f"half: {field} is {dtype}, and only floats can be stored in float16"
+                    f"half: {field} is {dtype}, and only floats can be stored in float16; leave it "
+                    "out of half"
                 )
             dtype, stored = "float32", "float16"
         try:

@@ -152,7 +152,7 @@ def read(path: Path) -> Checkpoint:
     try:
         about = json.loads((path / "checkpoint.json").read_text())
         if about["format"] != _FORMAT:
-            raise InputError(f"checkpoint {path}: is not a checkpoint of gnn-dist")
+            raise InputError(f"checkpoint {path}: is not one that gnn-dist wrote")
         if about["version"] > _VERSION:
             raise NewerFormat(
                 f"checkpoint {path}: has format version {about['version']}, this gnn-dist reads "

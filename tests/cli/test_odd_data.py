@@ -97,3 +97,19 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_sentence(tmp_path, capsys
 
 def test_two_classes_may_be_booleans(tmp_path):
     assert cli.main(train(tmp_path, arrays(y=np.arange(N) % 2 == 1))) == 0
+
+
+def test_the_pipeline_looks_at_the_labels_too(tmp_path, capsys):
+    flags = ["--train.strategy=pipeline", "--model.name=deep", "--sampler.name=parts"]
+    arguments = [
+        a for a in train(tmp_path, arrays(y=np.arange(N) % 3 - 1), *flags) if "hidden" not in a
+    ]
+    assert cli.main([*arguments, "--model.args.width=8"]) == 2
+    assert "node 0 has -1" in capsys.readouterr().err
+
+
+def test_a_split_without_nodes_cannot_be_evaluated(tmp_path, capsys):
+    arguments = train(tmp_path, arrays(val=np.zeros(0, int)), "--train.baselines=false")
+    assert cli.main(arguments) == 0
+    assert cli.main(["evaluate", str(tmp_path / "out"), "--split", "val"]) == 2
+    assert "--split val: has no nodes" in capsys.readouterr().err

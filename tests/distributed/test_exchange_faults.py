@@ -1,5 +1,6 @@
 """What the other ranks say, and how soon, when one stops, dies, fails or does not come."""
 
+import json
 import os
 import signal
 import threading
@@ -10,6 +11,7 @@ import torch
 from support.ranks import Outcome, run_ranks, try_ranks
 
 from gnn_dist.cluster import World
+from gnn_dist.cluster.watch import Watch
 from gnn_dist.errors import WorkerError
 
 LIMIT = 2.0
@@ -197,6 +199,35 @@ def threads_left(world: World) -> list[str]:
 
 def test_closing_a_world_ends_its_thread():
     assert run_ranks(threads_left, 2) == [[], []]
+
+
+class SlowStore:
+    """A store whose answers take as long as a test wants."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, str] = {}
+        self.asked = threading.Event()
+        self.answer = threading.Event()
+
+    def set(self, key: str, text: str) -> None:
+        self.records[key] = text
+
+    def multi_get(self, keys: list[str]) -> list[str]:
+        self.asked.set()
+        assert self.answer.wait(20)
+        return ["{}" for _ in keys]
+
+
+def test_the_last_words_of_a_rank_are_published_before_it_ends():
+    store = SlowStore()
+    watch = Watch(store, 1, 2, "host", 1.0)
+    watch.start()
+    assert store.asked.wait(20)  # it has published that it runs, and reads what others say
+    watch.tell_failure(MemoryError("no memory"))
+    threading.Timer(0.05, store.answer.set).start()
+    watch.close()
+    record = json.loads(store.records["watch/1"])
+    assert (record["state"], record["why"]) == ("failed", "MemoryError: no memory")
 
 
 def run_out_of_memory(world: World) -> None:

@@ -67,7 +67,8 @@ class DeepConfig:
             raise InputError(f"model.layers: {self.layers} is below 1; give at least one block")
         if self.groups < 2:
             raise InputError(
-                f"model.groups: {self.groups} is below 2; a block is reversible from two groups on"
+                f"model.groups: {self.groups} is below 2; give at least the two groups that a "
+                "reversible block needs"
             )
         if self.width < self.groups or self.width % self.groups:
             raise InputError(
@@ -76,8 +77,8 @@ class DeepConfig:
             )
         if not 1 <= self.kept <= self.group_width:
             raise InputError(
-                f"model.keep: {self.keep} is outside 1 to {self.group_width}, the columns of a "
-                "group (model.width / model.groups)"
+                f"model.keep: {self.keep} is outside 1 to {self.group_width}; keep some of "
+                "the columns of a group (model.width / model.groups)"
             )
         _one_of("conv", self.conv, CONVS)
         _one_of("direction", self.direction, DIRECTIONS)
@@ -91,7 +92,7 @@ class DeepConfig:
         _one_of("mode", self.mode, MODES)
         for name, value in (("dropout", self.dropout), ("initial_residual", self.initial_residual)):
             if not 0 <= value < 1:
-                raise InputError(f"model.{name}: {value} is outside 0 (none) to below 1")
+                raise InputError(f"model.{name}: {value} is not in [0, 1); give 0 for none")
         if self.grid is not None and not 4 <= self.grid <= 20:
             raise InputError(
                 f"model.grid: {self.grid} is outside 4 to 20; 16 leaves a range of +-256 in float32"

@@ -55,7 +55,7 @@ def interleaved(ranks: int, micro: int, chunks: int = 2) -> Schedule:
     the last turn is shorter.
     """
     if chunks < 1:
-        raise InputError(f"pipeline.chunks: {chunks} is below 1")
+        raise InputError(f"pipeline.chunks: {chunks} is below 1; give at least 1")
     stages = ranks * chunks
     routes = tuple(tuple(s % ranks for s in range(stages)) for _ in range(micro))
     full = -(-micro // ranks) * ranks

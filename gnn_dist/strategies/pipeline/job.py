@@ -48,7 +48,8 @@ def read_table(settings: Pipeline) -> Schedule | None:
         return Schedule.from_json(settings.table.read_text())
     except OSError as error:
         raise InputError(
-            f"config pipeline.table: cannot read {str(settings.table)!r} ({error.strerror})"
+            f"config pipeline.table: cannot read {str(settings.table)!r} ({error.strerror}); give "
+            "a schedule in JSON"
         ) from error
 
 

@@ -175,14 +175,15 @@ def _check_complete(schedule: Schedule, name: str) -> None:
             if not inside:
                 raise InputError(
                     f"{name}: {action} on rank {rank} names a stage or micro-batch that does not "
-                    f"exist ({schedule.num_stages} stages, {schedule.num_micro} micro-batches)"
+                    f"exist ({schedule.num_stages} stages, {schedule.num_micro} micro-batches); "
+                    "correct the table"
                 )
             if count[action] > 1:
                 raise InputError(f"{name}: {action} is there {count[action]} times; keep one")
             if schedule.rank_of(action) != rank:
                 raise InputError(
                     f"{name}: {action} is on rank {rank}, but its route goes over rank "
-                    f"{schedule.rank_of(action)}"
+                    f"{schedule.rank_of(action)}; move it there"
                 )
     for micro in range(schedule.num_micro):
         for stage in range(schedule.num_stages):

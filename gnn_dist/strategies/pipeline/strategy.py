@@ -28,6 +28,7 @@ from gnn_dist.nn.deep import DeepGNN
 from gnn_dist.sampling import PartitionedTopology
 from gnn_dist.storage import PartitionedGraph, assemble
 from gnn_dist.strategies.base import Sizes, StepReport
+from gnn_dist.strategies.checks import check_values
 from gnn_dist.strategies.data import INPUTS, width_of
 from gnn_dist.strategies.gradients import GradientBuffer
 from gnn_dist.strategies.inference import gather_shares
@@ -96,7 +97,8 @@ class PipelineStrategy:
     @classmethod
     def check(cls, job: Config, graph: PartitionedGraph) -> None:
         """Raise ``InputError`` for whatever of a job cannot be built over this graph."""
-        model, _ = model_and_task(job, graph)
+        model, task = model_and_task(job, graph)
+        check_values(job, graph, task)
         settings = job.pipeline
         read_table(settings)
         ranks = max(1, job.cluster.workers)
