@@ -72,7 +72,8 @@ def predict(
         epochs: epochs of the run.
         window: batches fetched together.
         ahead: batches known beyond those.
-        across_epochs: windows go on from one epoch into the next; a loader ends them with it.
+        across_epochs: batches of the next epoch are among those known ahead; else what is known
+            ends with an epoch.
         cached: the tensor that is cached.
         directory: answers for nodes of other hosts.
 

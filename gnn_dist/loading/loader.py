@@ -14,7 +14,7 @@ from gnn_dist.features import Counts, FeatureStore
 from gnn_dist.features.store import Rows
 from gnn_dist.loading.plan import EpochPlan
 from gnn_dist.loading.prefetch import Prefetcher
-from gnn_dist.loading.windows import Horizon, LoadTimes, Sampled, Windows, timed
+from gnn_dist.loading.windows import Held, Horizon, LoadTimes, Sampled, Windows, timed
 from gnn_dist.sampling import Share, Topology
 
 
@@ -100,16 +100,27 @@ class Loader:
         self._max_bytes = max_bytes
         self._threads = threads
         self._rows: Iterator[Mapping[str, Rows]] = iter(())
+        self._known: dict[tuple[int, int], Held] = {}  # by epoch and batch of the first
 
     def epoch(
         self, epoch: int, first: int = 0, stop: int | None = None
     ) -> Iterator[tuple[MiniBatch, LoadTimes]]:
         """Batches ``first`` to ``stop - 1`` of an epoch; ranks must ask for the same range."""
-        stop = self.plan.num_batches if stop is None else min(stop, self.plan.num_batches)
-        share = functools.partial(share_of, self.plan, epoch, self.plan.order(epoch), self._rank)
+        whole = self.plan.num_batches
+        stop = whole if stop is None else min(stop, whole)
+        order = functools.cache(self.plan.order)
+        order(epoch)  # here: several threads may sample
+
+        def share(number: int) -> Share:  # from ``whole`` on, of the next epoch
+            later, batch = divmod(number, whole)
+            return share_of(self.plan, epoch + later, order(epoch + later), self._rank, batch)
+
         take: Callable[[int], Sampled] = lambda batch: self._alone(share(batch))  # noqa: E731
+        windows, held = None, self._known.pop((epoch, first), None)
         if self._horizon is not None:
-            take = Windows(first, stop, share, self._sample, self._horizon).take
+            follow = whole if stop == whole else 0
+            windows = Windows(first, stop, share, self._sample, self._horizon, follow, held)
+            take = windows.take
         prefetcher: Prefetcher[int, tuple[MiniBatch, LoadTimes]] = Prefetcher(
             take,
             self._fetch,
@@ -119,6 +130,7 @@ class Loader:
             size=lambda loaded: batch_bytes(loaded[0]),
         )
         yield from timed(prefetcher(range(first, stop)))
+        self._known = {} if windows is None else {(epoch + 1, 0): windows.held}
 
     def _alone(self, share: Share) -> Sampled:
         start = time.perf_counter()

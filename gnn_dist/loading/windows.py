@@ -11,6 +11,8 @@ from gnn_dist.errors import InputError
 from gnn_dist.sampling import Share
 
 B = TypeVar("B")
+Held = deque[tuple[MiniBatch, float]]
+"""Sampled batches, each with the seconds that it took."""
 
 
 @dataclass(slots=True)
@@ -52,8 +54,8 @@ class Horizon:
     Attributes:
         bulk: global batches sampled in one call.
         window: batches whose missing rows are fetched together.
-        ahead: batches beyond the window that are sampled before it is fetched, so that rows that
-            they need are not given up.
+        ahead: batches beyond the window, also of the next epoch, that are sampled before it is
+            fetched, so that rows that they need are not given up.
     """
 
     bulk: int = 1
@@ -97,6 +99,9 @@ class Windows:
         share: this rank's share of a batch.
         sample: the mini-batches of several shares.
         horizon: how many are sampled and fetched together.
+        follow: batches after ``stop - 1`` that may be known ahead; ``share`` numbers them on.
+        held: batches from ``first`` on that are sampled already: the ``held`` that is left of a
+            range before this one.
     """
 
     def __init__(
@@ -106,12 +111,15 @@ class Windows:
         share: Callable[[int], Share],
         sample: Callable[[Sequence[Share]], list[MiniBatch]],
         horizon: Horizon,
+        follow: int = 0,
+        held: Held | None = None,
     ) -> None:
+        self.held: Held = deque() if held is None else held  # from the batch taken next
         self._first, self._stop = first, stop
+        self._end = stop + (follow if horizon.ahead else 0)
         self._share = share
         self._sample = sample
         self._horizon = horizon
-        self._held: deque[tuple[MiniBatch, float]] = deque()  # from the batch taken next
 
     def take(self, number: int) -> Sampled:
         """Batch ``number``; to be called for ``first``, ``first + 1`` and so on."""
@@ -120,18 +128,18 @@ class Windows:
         window: list[MiniBatch] = []
         ahead: list[MiniBatch] = []
         if place == 0:
-            wanted = min(size + self._horizon.ahead, self._stop - number)
+            wanted = min(size + self._horizon.ahead, self._end - number)
             self._hold(number, wanted)
-            known = [batch for batch, _ in self._held]
+            known = [batch for batch, _ in self.held]
             window, ahead = known[:size], known[size:wanted]
-        batch, seconds = self._held.popleft()
+        batch, seconds = self.held.popleft()
         return Sampled(batch, LoadTimes(sample=seconds), window, ahead, place == size - 1)
 
     def _hold(self, number: int, wanted: int) -> None:
-        while len(self._held) < wanted:
-            first = number + len(self._held)
-            stop = min(first + self._horizon.bulk, self._stop)
+        while len(self.held) < wanted:
+            first = number + len(self.held)
+            stop = min(first + self._horizon.bulk, self._end)
             start = time.perf_counter()
             batches = self._sample([self._share(b) for b in range(first, stop)])
             seconds = (time.perf_counter() - start) / len(batches)
-            self._held.extend((batch, seconds) for batch in batches)
+            self.held.extend((batch, seconds) for batch in batches)

@@ -216,7 +216,7 @@ def foresee(
             epochs=job.train.epochs,
             window=job.cache.window,
             ahead=job.cache.ahead,
-            across_epochs=False,
+            across_epochs=job.cache.ahead > 0,
             cached=INPUTS,
             directory=None if features is None else features.directory,
         )

@@ -53,7 +53,7 @@ def measure(world: World, graph: Any, setting: dict[str, Any], device: str) -> d
     def rows() -> int:
         return strategy.communication()["features"]["rows"]["remote"]
 
-    epoch(0, min(steps, WARM_UP))
+    epoch(0, min(steps - 1, WARM_UP))  # no whole epoch, so that the next one begins afresh
     rows_before = rows()
     runs = [epoch(1 + number, steps) for number in range(epochs)]
     foreseen = strategy.communication().get("cache")

@@ -83,7 +83,7 @@ def our_partition(work: Path, graph_file: Path | None, nodes: int, edges: int, h
 
 def ours(path: Path, rate: str, steps: int, epochs: int, names: list[str]) -> dict[str, Any]:
     known = {"none": PLAIN, "everything": EVERYTHING}
-    run = {"bench.steps": steps, "bench.epochs": epochs, "train.epochs": 1 + epochs}
+    run = {"bench.steps": steps, "bench.epochs": epochs, "train.epochs": epochs}
     settings = [{**known[name], **run} for name in names]
     limit = 180 + 5 * steps * (1 + epochs) * len(names)
     per_host = _namespaces.run(path, settings, rate, limit)
