@@ -339,7 +339,8 @@ class Split:
         local = [(int(p), order[bounds[p] : bounds[p + 1]]) for p in here]
         only = local[0][0] if len(local) == 1 and local[0][1].size == nodes.size else None
         positions = order[bounds[parts] :]
-        return cls(nodes, local, positions, *kernels.distinct(nodes[positions]), only)
+        remote, inverse = kernels.distinct(nodes[positions])
+        return cls(nodes, local, positions, remote, inverse, only)
 
 
 @dataclass(slots=True, eq=False)
