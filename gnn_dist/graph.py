@@ -154,26 +154,38 @@ class Graph:
     @classmethod
     def from_pyg(cls, data: Any) -> "Graph":
         """From ``torch_geometric.data.Data``: ``x``, ``y`` and other node tensors, ``edge_attr``
-        and ``edge_weight``, and the masks ``train_mask``, ``val_mask``, ``test_mask``."""
-        num_nodes = int(data.num_nodes)
-        num_edges = int(data.num_edges)
+        and ``edge_weight``, and the masks ``train_mask``, ``val_mask``, ``test_mask``; bfloat16
+        becomes float32. Raises ``InputError`` for typed graphs and for what does not fit."""
+        edge_index = getattr(data, "edge_index", None)
+        if getattr(edge_index, "ndim", 0) != 2 or edge_index.shape[0] != 2:
+            raise InputError(
+                f"data.edge_index: {type(data).__name__} has none of shape [2, E]; give a "
+                "torch_geometric.data.Data with one (typed graphs are not supported yet: use "
+                "data.to_homogeneous())"
+            )
+        num_nodes, num_edges = int(data.num_nodes), edge_index.shape[1]
         node, edge, splits = {}, {}, {}
         for key, value in data.to_dict().items():
             if key == "edge_index" or not hasattr(value, "numpy"):
                 continue
-            array = value.detach().cpu().numpy()
+            array = _from_torch(key, value)
             if key.endswith("_mask") and key[:-5] in SPLITS:
-                if array.ndim != 1:
+                if array.shape != (num_nodes,) or array.dtype not in (bool, np.uint8):
                     raise InputError(
-                        f"data.{key}: has {array.ndim} dimensions; choose one split, as in "
+                        f"data.{key}: has shape {array.shape} of {array.dtype} for {num_nodes} "
+                        f"nodes; give one boolean a node, of several splits one, as in "
                         f"data.{key} = data.{key}[:, 0]"
                     )
                 splits[key[:-5]] = np.flatnonzero(array)
+            elif key in ("edge_attr", "edge_weight") and array.shape[:1] != (num_edges,):
+                raise InputError(
+                    f"data.{key}: has shape {array.shape} for {num_edges} edges; give a row each"
+                )
             elif key.startswith("edge_") and array.ndim and len(array) == num_edges:
                 edge["weight" if key == "edge_weight" else key.removeprefix("edge_")] = array
             elif array.ndim and len(array) == num_nodes:
                 node[key] = array
-        src, dst = data.edge_index.cpu().numpy()
+        src, dst = edge_index.cpu().numpy()
         return cls.from_edges(src, dst, num_nodes, node=node, edge=edge, splits=splits)
 
     def to_pyg(self) -> Any:
@@ -238,6 +250,18 @@ class Graph:
     def __repr__(self) -> str:
         names = ", ".join([*self.node, *(f"edge.{name}" for name in self.edge)])
         return f"Graph({self.num_nodes:,} nodes, {self.num_edges:,} edges; {names or 'no tensors'})"
+
+
+def _from_torch(name: str, tensor: Any) -> np.ndarray:
+    if str(tensor.layout) != "torch.strided":
+        raise InputError(
+            f"data.{name}: is sparse, which node and edge tensors cannot be; make it dense with "
+            "to_dense(), or leave it out"
+        )
+    if str(tensor.dtype) == "torch.bfloat16":  # NumPy has none
+        tensor = tensor.float()
+    array: np.ndarray = tensor.detach().cpu().numpy()
+    return array
 
 
 def _check_ids(field_name: str, ids: np.ndarray, limit: int, meaning: str) -> None:

@@ -130,6 +130,11 @@ class NeighborLoader:
     ) -> None:
         from gnn_dist.sampling import NeighborSampler
 
+        if not isinstance(num_neighbors, Sequence):
+            raise InputError(
+                f"num_neighbors: {num_neighbors!r} is not valid; give one number a hop, as in "
+                "[10, 5]"
+            )
         graph = data if isinstance(data, Graph) else Graph.from_pyg(data)
         weights = None if weight_attr is None else weight_attr.removeprefix("edge_")
         NeighborSampler(num_neighbors, replace, weights)  # checks the arguments
@@ -144,6 +149,14 @@ class NeighborLoader:
         self._seed = seed
         self._epoch = 0
         self._seeds = _ids(input_nodes, graph.num_nodes)
+        for name, value, least in (("batch_size", batch_size, 1), ("num_workers", num_workers, 0)):
+            if not isinstance(value, int) or value < least:
+                raise InputError(f"{name}: {value!r} is not valid; give a whole number >= {least}")
+        if self._seeds.size < (batch_size if drop_last else 1):
+            raise InputError(
+                f"input_nodes: {self._seeds.size} nodes make no batch of {batch_size}; give more "
+                "nodes, a smaller batch_size or drop_last=False"
+            )
         places = np.arange(self._seeds.size)
         self._plan = EpochPlan(
             self._seeds, places, np.zeros_like(places), batch_size, 1, seed, drop_last
@@ -245,6 +258,11 @@ def _ids(nodes: Tensor | np.ndarray | None, num_nodes: int) -> np.ndarray:
     if nodes is None:
         return np.arange(num_nodes)
     array = np.asarray(nodes)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iub"):
+        raise InputError(
+            f"input_nodes: has shape {array.shape} of {array.dtype}; give node ids in one "
+            "dimension, or one boolean a node"
+        )
     if array.dtype == bool:
         if array.shape != (num_nodes,):
             raise InputError(

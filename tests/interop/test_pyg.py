@@ -169,3 +169,89 @@ def test_a_batch_without_edges():
     assert isinstance(data, Data)
     assert data.edge_index.shape == (2, 0)
     assert data.num_sampled_nodes == [3, 0, 0]
+
+
+ENDS = torch.tensor([[0, 1, 2], [1, 2, 0]])
+TYPED = torch_geometric.data.HeteroData()
+TYPED["a", "to", "a"].edge_index = ENDS
+BAD = {
+    "typed": (TYPED, ["HeteroData", "to_homogeneous()"]),
+    "no edges given": (Data(x=torch.ones(3, 2)), ["data.edge_index", "[2, E]"]),
+    "no data": (None, ["NoneType", "torch_geometric.data.Data"]),
+    "ids as mask": (
+        Data(edge_index=ENDS, num_nodes=3, train_mask=torch.tensor([2, 1, 0])),
+        ["data.train_mask", "int64", "one boolean a node"],
+    ),
+    "short mask": (
+        Data(edge_index=ENDS, num_nodes=3, val_mask=torch.tensor([True])),
+        ["data.val_mask", "(1,)", "3 nodes"],
+    ),
+    "edge tensor": (
+        Data(edge_index=ENDS, num_nodes=3, edge_attr=torch.ones(2, 5)),
+        ["data.edge_attr", "(2, 5)", "3 edges"],
+    ),
+    "sparse": (Data(edge_index=ENDS, x=torch.eye(3).to_sparse()), ["data.x", "to_dense()"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_data_that_is_no_graph_is_named(case):
+    data, words = BAD[case]
+    with pytest.raises(InputError) as error:
+        Graph.from_pyg(data)
+    for word in words:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        Data(x=torch.randn(4, 2), edge_index=torch.empty(2, 0, dtype=torch.long)),
+        Data(x=torch.randn(9, 2), edge_index=ENDS),
+        Data(edge_index=ENDS.int(), num_nodes=3),
+        Data(edge_index=ENDS, num_nodes=3, edge_attr=torch.rand(3), edge_weight=torch.rand(3, 1)),
+        Data(edge_index=ENDS, num_nodes=3, train_mask=torch.tensor([1, 0, 1], dtype=torch.uint8)),
+    ],
+)
+def test_odd_graphs_survive_too(data):
+    graph = Graph.from_pyg(data)
+    back = graph.to_pyg()
+    assert torch.equal(back.edge_index, data.edge_index.long())
+    for name in ("x", "edge_attr", "edge_weight"):
+        if name in data:
+            assert torch.equal(back[name], data[name])
+    if "train_mask" in data:
+        assert torch.equal(back.train_mask, data.train_mask.bool())
+    assert Graph.from_pyg(back).digest == graph.digest
+
+
+def test_bfloat16_becomes_float32():
+    x = torch.randn(3, 2).bfloat16()
+    graph = Graph.from_pyg(Data(x=x, edge_index=ENDS))
+    np.testing.assert_array_equal(graph.node["x"], x.float().numpy())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"input_nodes": []}, ["input_nodes", "0 nodes make no batch"]),
+        ({"input_nodes": torch.zeros(100, dtype=torch.bool)}, ["0 nodes make no batch"]),
+        ({"input_nodes": torch.tensor([1.5])}, ["input_nodes", "float32"]),
+        ({"input_nodes": torch.tensor([[1, 2]])}, ["input_nodes", "(1, 2)"]),
+        ({"batch_size": 101, "drop_last": True}, ["100 nodes make no batch of 101"]),
+        ({"num_workers": -1}, ["num_workers", "-1"]),
+        ({"batch_size": 2.5}, ["batch_size", "2.5"]),
+        ({"num_neighbors": 3}, ["num_neighbors", "[10, 5]"]),
+    ],
+)
+def test_a_loader_of_nothing_is_refused(graph, arguments, words):
+    with pytest.raises(InputError) as error:
+        NeighborLoader(graph, **{"num_neighbors": [2], **arguments})
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_a_batch_larger_than_the_graph_holds_all(graph):
+    (batch,) = NeighborLoader(graph, [-1], batch_size=1000)
+    assert sorted(batch.n_id.tolist()) == list(range(100))
+    assert sorted(batch.e_id.tolist()) == list(range(700))
