@@ -156,7 +156,7 @@ class Graph:
         """From ``torch_geometric.data.Data``: ``x``, ``y`` and other node tensors, ``edge_attr``
         and ``edge_weight``, and the masks ``train_mask``, ``val_mask``, ``test_mask``; bfloat16
         becomes float32. Raises ``InputError`` for typed graphs and for what does not fit."""
-        edge_index = getattr(data, "edge_index", None)
+        edge_index: Any = getattr(data, "edge_index", None)
         if getattr(edge_index, "ndim", 0) != 2 or edge_index.shape[0] != 2:
             raise InputError(
                 f"data.edge_index: {type(data).__name__} has none of shape [2, E]; give a "

@@ -86,7 +86,9 @@ def graph_from_dgl(graph: Any) -> Graph:
 
     Raises ``InputError`` for typed graphs and for masks with several columns.
     """
-    import_dgl()
+    dgl = import_dgl()
+    if not isinstance(graph, dgl.DGLGraph):
+        raise InputError(f"DGL graph: {type(graph).__name__} is none; give a DGLGraph")
     if not graph.is_homogeneous or graph.is_block:
         raise InputError(
             "DGL graph: has nodes or edges of several types, which is not supported yet; give "

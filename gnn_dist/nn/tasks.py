@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 import torch.nn.functional as F
@@ -158,7 +158,7 @@ class Task:
             )
 
 
-def is_rows(output: Any, n: int) -> bool:
+def is_rows(output: object, n: int) -> TypeGuard[Tensor]:
     """Whether ``output`` is a float tensor of ``n`` rows."""
     return isinstance(output, Tensor) and output.is_floating_point() and output.shape[:1] == (n,)
 

@@ -24,7 +24,7 @@ from gnn_dist.strategies.base import Sizes
 from gnn_dist.strategies.checks import check_values
 from gnn_dist.strategies.data_plan import DataPlan, plan_data
 from gnn_dist.strategies.data_sizes import sampled_sizes
-from gnn_dist.strategies.inference import Inference, as_input, open_inference
+from gnn_dist.strategies.inference import FullSampler, Inference, as_input, open_inference
 from gnn_dist.strategies.seeds import SeedStrategy
 
 
@@ -113,7 +113,7 @@ class Parts:
 
     model: nn.Module
     sampler: Sampler
-    full_sampler: Sampler
+    full_sampler: FullSampler
     cache: CachePolicy
 
 
@@ -164,7 +164,7 @@ def assemble(
     graph: PartitionedGraph,
     model: nn.Module,
     sampler: Sampler,
-    full_sampler: Sampler,
+    full_sampler: FullSampler,
     cache: CachePolicy | None = None,
 ) -> DataStrategy:
     """The strategy for a model and samplers at hand."""

@@ -9,8 +9,9 @@ features. Cost: one pass over all edges a layer, however deep the model. A model
 import dataclasses
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -32,6 +33,16 @@ from gnn_dist.strategies.base import model_dtype
 
 _CHUNK_EDGES = 1 << 20  # expected edges of a chunk of destination nodes
 _BATCH_SEEDS = 256  # seeds of a full-neighbour mini-batch
+
+
+class FullSampler(Sampler, Protocol):
+    """Takes all neighbours; ``edge_ids`` and ``edge`` tell what its blocks carry."""
+
+    @property
+    def edge_ids(self) -> bool: ...
+
+    @property
+    def edge(self) -> Sequence[str]: ...
 
 
 class Inference:
@@ -59,7 +70,7 @@ class Inference:
         placement: Placement,
         exchange: Exchange,
         feature_exchange: Exchange,
-        sampler: Sampler,
+        sampler: FullSampler,
         inputs: str | None,
         device: torch.device,
         dtype: torch.dtype = torch.float32,
@@ -192,7 +203,7 @@ def as_input(
 
 
 def open_inference(
-    job: Config, world: World, graph: PartitionedGraph, sampler: Sampler
+    job: Config, world: World, graph: PartitionedGraph, sampler: FullSampler
 ) -> Inference:
     """Exact inference with the model of a job, on this rank; disturbs no cache. Collective."""
     placement = world.placement(graph.num_parts, job.cluster.placement)

@@ -166,3 +166,8 @@ def test_attention_of_dgl_computes_what_ours_does(graph):
     (block,) = batch.to_dgl()
     out = theirs(block, block.srcdata["feat"]).flatten(1)
     torch.testing.assert_close(out, ours(batch.x, batch.blocks[0]), rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_no_graph_of_dgl_is_named():
+    with pytest.raises(InputError, match="NoneType is none; give a DGLGraph"):
+        Graph.from_dgl(None)
