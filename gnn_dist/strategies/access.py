@@ -204,6 +204,7 @@ def foresee(
     """
     if type(sampler) is not NeighborSampler or isinstance(policy, Score):
         return None
+    batches = plan.num_batches
     try:
         return predict(
             graph,
@@ -212,10 +213,10 @@ def foresee(
             policy,
             fraction=job.cache.fraction,
             max_bytes=job.cache.max_bytes,
-            batches=plan.num_batches,
+            batches=batches,
             epochs=job.train.epochs,
-            window=job.cache.window,
-            ahead=job.cache.ahead,
+            window=min(job.cache.window, batches),  # a loader's window ends with its epoch
+            ahead=min(job.cache.ahead, batches),
             across_epochs=job.cache.ahead > 0,
             cached=INPUTS,
             directory=None if features is None else features.directory,
