@@ -168,7 +168,7 @@ class Graph:
         for key, value in data.to_dict().items():
             if key == "edge_index" or not hasattr(value, "numpy"):
                 continue
-            array = _from_torch(key, value)
+            array = from_torch(key, value)
             if key.endswith("_mask") and key[:-5] in SPLITS:
                 if array.shape != (num_nodes,) or array.dtype not in (bool, np.uint8):
                     raise InputError(
@@ -252,13 +252,14 @@ class Graph:
         return f"Graph({self.num_nodes:,} nodes, {self.num_edges:,} edges; {names or 'no tensors'})"
 
 
-def _from_torch(name: str, tensor: Any) -> np.ndarray:
+def from_torch(name: str, tensor: Any) -> np.ndarray:
+    """A dense tensor as an array on the host; bfloat16, which NumPy lacks, as float32."""
     if str(tensor.layout) != "torch.strided":
         raise InputError(
             f"data.{name}: is sparse, which node and edge tensors cannot be; make it dense with "
             "to_dense(), or leave it out"
         )
-    if str(tensor.dtype) == "torch.bfloat16":  # NumPy has none
+    if str(tensor.dtype) == "torch.bfloat16":
         tensor = tensor.float()
     array: np.ndarray = tensor.detach().cpu().numpy()
     return array

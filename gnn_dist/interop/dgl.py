@@ -18,7 +18,7 @@ import torch
 from gnn_dist.batch import MiniBatch
 from gnn_dist.errors import InputError
 from gnn_dist.features.rows import FeatureRows
-from gnn_dist.graph import SPLITS, Graph
+from gnn_dist.graph import SPLITS, Graph, from_torch
 
 _REMEDY = "install it with pip install 'gnn-dist[dgl]'"
 
@@ -82,7 +82,7 @@ def graph_to_dgl(graph: Graph) -> Any:
 
 def graph_from_dgl(graph: Any) -> Graph:
     """A graph of ``DGLGraph``, the other way round; what DGL keeps under names that begin with an
-    underscore is left out.
+    underscore is left out, and bfloat16 becomes float32.
 
     Raises ``InputError`` for typed graphs and for masks with several columns.
     """
@@ -95,11 +95,9 @@ def graph_from_dgl(graph: Any) -> Graph:
             "one type, as dgl.to_homogeneous does"
         )
     src, dst = (ends.cpu().numpy() for ends in graph.edges(order="eid"))
-    node, splits = our_names(
-        {name: rows.detach().cpu().numpy() for name, rows in graph.ndata.items()}
-    )
+    node, splits = our_names({name: from_torch(name, rows) for name, rows in graph.ndata.items()})
     edge = {
-        name: rows.detach().cpu().numpy()
+        name: from_torch(name, rows)
         for name, rows in graph.edata.items()
         if not name.startswith("_")
     }

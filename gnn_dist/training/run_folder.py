@@ -10,7 +10,8 @@ from pathlib import Path
 from gnn_dist.config import Config
 from gnn_dist.errors import InputError
 
-_PRODUCTS = ("checkpoints", "tensorboard", "metrics.json", "predictions.npz", "report.html")
+_FOLDERS = ("checkpoints", "tensorboard")
+_FILES = ("metrics.json", "predictions.npz", "report.html", "config.yaml")
 
 
 @contextlib.contextmanager
@@ -33,6 +34,7 @@ def held(folder: Path) -> Iterator[None]:
             "another one with --output"
         ) from error
     try:
+        _check_kinds(folder)
         if _lock(handle, folder):
             for left in folder.glob(".partition.*"):  # by a run that was killed
                 shutil.rmtree(left, ignore_errors=True)
@@ -65,7 +67,7 @@ def prepare(job: Config, resume: bool, say: Callable[[str], None]) -> None:
     """Write ``config.yaml``; what an earlier run left goes, unless it is to go on."""
     folder = job.folder
     if not resume:
-        earlier = [folder / name for name in _PRODUCTS if (folder / name).exists()]
+        earlier = [folder / name for name in (*_FOLDERS, *_FILES[:-1]) if (folder / name).exists()]
         if earlier:
             say(f"replacing the earlier run in {folder}")
         for path in earlier:
@@ -73,3 +75,14 @@ def prepare(job: Config, resume: bool, say: Callable[[str], None]) -> None:
     aside = folder / "config.yaml.tmp"
     aside.write_text(job.dump())
     aside.rename(folder / "config.yaml")
+
+
+def _check_kinds(folder: Path) -> None:
+    for name in (*_FOLDERS, *_FILES):
+        path = folder / name
+        if path.exists() and path.is_dir() != (name in _FOLDERS):
+            kinds = ("folder", "file") if path.is_dir() else ("file", "folder")
+            raise InputError(
+                f"config output: {path} is a {kinds[0]} where a run keeps a {kinds[1]}; move it "
+                "away, or name another folder with --output"
+            )

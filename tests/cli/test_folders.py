@@ -81,6 +81,20 @@ def test_a_mistake_leaves_no_folder(tmp_path, capsys):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("flag", ["--output", "--resume"])
+def test_what_stands_where_a_run_keeps_something_else_is_named(run, flag, capsys):
+    (run / "metrics.json").unlink()
+    (run / "metrics.json").mkdir()
+    again = arguments(str(run)) if flag == "--output" else ["--resume", str(run)]
+    assert cli.main(["train", *again]) == 2
+    assert f"{run / 'metrics.json'} is a folder where a run keeps a file" in capsys.readouterr().err
+    (run / "metrics.json").rmdir()
+    shutil.rmtree(run / "checkpoints")
+    (run / "checkpoints").write_text("")
+    assert cli.main(["train", *again]) == 2
+    assert f"{run / 'checkpoints'} is a file where a run keeps a folder" in capsys.readouterr().err
+
+
 def test_two_runs_do_not_share_a_folder(run, capsys):
     before = {f: f.read_bytes() for f in run.rglob("*") if f.is_file()}
     with run_folder.held(run):

@@ -171,3 +171,11 @@ def test_attention_of_dgl_computes_what_ours_does(graph):
 def test_what_is_no_graph_of_dgl_is_named():
     with pytest.raises(InputError, match="NoneType is none; give a DGLGraph"):
         Graph.from_dgl(None)
+
+
+def test_bfloat16_becomes_float32():
+    there = dgl.graph(([0, 1], [1, 2]))
+    there.ndata["feat"] = torch.randn(3, 2).bfloat16()
+    assert torch.equal(
+        torch.from_numpy(Graph.from_dgl(there).node["x"]), there.ndata["feat"].float()
+    )
