@@ -18,11 +18,11 @@ _ALIGN = 64  # bytes
 class SharedExchange:
     """An ``Exchange`` whose ``all_to_all`` goes through memory where ranks share a host.
 
-    Only calls that tell ``receive`` do, with tensors on the CPU; everything else, and rows for
-    other hosts, take ``inner``. A rank writes what it sends into memory of its own, all ranks meet,
-    and each copies nothing: the tensors returned are views of the senders' memory, which are
-    overwritten by the second call after. Two such memories take turns, so one meeting a call is
-    enough. The memory has no name in any file system and goes with its process.
+    Tensors on the CPU do, where all ranks share a host or the call tells ``receive``; everything
+    else, and rows for other hosts, take ``inner``. A rank writes what it sends into memory of its
+    own, all ranks meet, and each copies nothing: the tensors returned are views of the senders'
+    memory, which are overwritten by the second call after. Two such memories take turns, so one
+    meeting a call is enough. The memory has no name in any file system and goes with its process.
 
     Collective: every rank makes one, over the same exchange. ``share`` chooses it where it helps.
     """
@@ -35,7 +35,8 @@ class SharedExchange:
         mine = host_of_rank[inner.rank]
         self._near = [r != inner.rank and host == mine for r, host in enumerate(host_of_rank)]
         self._far = any(host != mine for host in host_of_rank)
-        self._table = _Memory.create("gnn-dist-table", 8 * 2 * (2 + inner.size))
+        self._width = 2 + 2 * inner.size  # numbers that a rank writes about a turn
+        self._table = _Memory.create("gnn-dist-table", 8 * 2 * self._width)
         self._arenas = [_Memory.create("gnn-dist-rows", _ALIGN) for _ in range(2)]
         names = inner.all_gather_object((os.getpid(), self._table.descriptor))
         self._tables = {
@@ -51,12 +52,12 @@ class SharedExchange:
     def all_to_all(
         self, parts: Sequence[Tensor], *, receive: Sequence[int] | None = None
     ) -> list[Tensor]:
-        if receive is None or parts[0].device.type != "cpu":
+        if parts[0].device.type != "cpu" or (receive is None and self._far):
             return self._inner.all_to_all(parts, receive=receive)
         turn, self._turn = self._turn, 1 - self._turn
         sent = self._write(turn, parts)
         self._inner.barrier()
-        if self._far:
+        if self._far and receive is not None:
             empty = parts[0][:0]
             got = self._inner.all_to_all(
                 [empty if near else part for near, part in zip(self._near, parts, strict=True)],
@@ -68,7 +69,7 @@ class SharedExchange:
             got = [parts[self.rank]] * self.size
         out, came = [], 0
         for r, near in enumerate(self._near):
-            out.append(self._read(turn, r, receive[r], parts[r]) if near else got[r])
+            out.append(self._read(turn, r, parts[r]) if near else got[r])
             came += out[r].numel() * out[r].element_size() if near else 0
         self.traffic.rounds += 1
         self.traffic.bytes_sent += sent
@@ -91,21 +92,22 @@ class SharedExchange:
                 arena.view(offsets[r], parts[r].shape[0], parts[r]).copy_(parts[r].detach())
         row = self._row(self._table, turn)
         row[:2] = arena.descriptor, arena.size
-        row[2:] = offsets
+        row[2 : 2 + self.size] = offsets
+        row[2 + self.size :] = [part.shape[0] for part in parts]
         return sent
 
-    def _read(self, turn: int, rank: int, rows: int, like: Tensor) -> Tensor:
+    def _read(self, turn: int, rank: int, like: Tensor) -> Tensor:
+        descriptor, size, *where = self._row(self._tables[rank], turn).tolist()
+        offset, rows = where[self.rank], where[self.size + self.rank]
         if not rows * like.shape[1:].numel():
             return like.new_empty((rows, *like.shape[1:]))
-        descriptor, size, *offsets = self._row(self._tables[rank], turn).tolist()
         arena = self._open.get((rank, turn))
         if arena is None or arena.size != size:
             arena = self._open[rank, turn] = _Memory.open(self._pids[rank], descriptor, size)
-        return arena.view(offsets[self.rank], rows, like)
+        return arena.view(offset, rows, like)
 
     def _row(self, table: "_Memory", turn: int) -> np.ndarray:
-        width = 2 + self.size
-        return np.frombuffer(table.map, np.int64, width, offset=8 * width * turn)
+        return np.frombuffer(table.map, np.int64, self._width, offset=8 * self._width * turn)
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         return self._inner.all_gather(tensor)

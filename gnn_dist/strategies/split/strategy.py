@@ -138,7 +138,7 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
             asking = world.exchange("sampling of data-parallel layers")
             everywhere = PartitionedTopology(graph, placement, asking)
         # Exchanges of its own: those of the world carry evaluation too, which is not counted.
-        sampling = world.exchange("cooperative sampling")
+        sampling = share(world.exchange("cooperative sampling"), placement)
         inputs = share(world.exchange("input rows"), placement)
         cooperation = Cooperation(
             parts.sampler,
@@ -215,11 +215,9 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
                     rows=batch.input_nodes.numel(),
                     load=load,
                     compute=compute,
-                    load_bytes=sampling.bytes_sent,
-                    near_bytes=inputs.bytes_sent,
+                    near_bytes=sampling.bytes_sent + inputs.bytes_sent,
                     step_bytes=unsent.bytes,
-                    load_rounds=sampling.rounds + sampling.size_rounds,
-                    near_rounds=inputs.rounds,
+                    near_rounds=sampling.rounds + inputs.rounds,
                     step_rounds=unsent.rounds,
                 )
             )

@@ -19,8 +19,8 @@ class Trial:
         rows: feature rows read, or received from their owner.
         load: seconds to sample and read, without waiting for other ranks.
         compute: seconds forward and backward, likewise.
-        load_bytes: sent over the network while batches are prepared.
-        near_bytes: input rows sent to other ranks while batches are prepared.
+        load_bytes: sent to other hosts, and back, while batches are prepared.
+        near_bytes: sent to their owners or readers while batches are prepared.
         step_bytes: hidden rows and their gradients, sent while the model waits.
         load_rounds, near_rounds, step_rounds: exchanges that carry them.
     """
