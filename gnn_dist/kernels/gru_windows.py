@@ -3,8 +3,8 @@
 For window ``b``, node ``n`` and step ``k``, with ``p = projected[n, slot[k, b]]`` (the input half
 of all three gates, computed once a snapshot) and the state ``h``:
 
-    z, r = logistic(p[0:H] + h Wz), logistic(p[H:2H] + h Wr)
-    c = tanh(p[2H:3H] + (r · h) Wc)
+    z, r = logistic(p[0:H] + h Wz + bz), logistic(p[H:2H] + h Wr + br)
+    c = tanh(p[2H:3H] + (r · h) Wc + bc)
     h = z · h + (1 - z) · c
 
 This is the unit of T-GCN (Zhao et al., T-ITS 2020). Rows are taken in chunks that stay in cache for
@@ -16,6 +16,7 @@ import numpy as np
 from numba import njit
 
 from gnn_dist.kernels.pointwise import add_to, ask_for, logistic_add, put, tanh_add
+from gnn_dist.kernels.product import product
 from gnn_dist.kernels.vector import (
     fma,
     lanes32,
@@ -121,7 +122,9 @@ def _ungate(gates, g, h, dh, d_rh, at, d_zr, d, hidden):
 
 
 @njit(cache=True, nogil=True)
-def _forward(first, rows, windows, snapshots, slots, projected, start, w_zr, w_c, hs, gates, tmp):
+def _forward(
+    first, rows, windows, snapshots, slots, projected, start, w_zr, w_c, bias, hs, gates, tmp
+):
     """Steps of the rows ``first .. first + rows - 1`` (row = node · windows + window).
 
     ``hs`` [steps + 1, R, H] receives the states, ``gates`` [steps, R, 3H] z, r and c.
@@ -135,27 +138,31 @@ def _forward(first, rows, windows, snapshots, slots, projected, start, w_zr, w_c
     rh = tmp[rows * two : rows * 3 * hidden].reshape(rows, hidden)
     cand = tmp[rows * 3 * hidden : rows * 4 * hidden].reshape(rows, hidden)
     flat, p_zr, p_rh, p_cand = pointer(projected), pointer(zr), pointer(rh), pointer(cand)
+    fixed, p_w_zr, p_w_c = pointer(bias), pointer(w_zr), pointer(w_c)
     for k in range(steps):
         still = k == 0 and start.size == 0
-        h = hs[k][:rows]
-        now, after, kept = pointer(h), pointer(hs[k + 1]), pointer(gates[k])
+        now, after, kept = pointer(hs[k]), pointer(hs[k + 1]), pointer(gates[k])
         if still:
             zr[:] = 0
             cand[:] = 0
         else:
-            np.dot(h, w_zr, zr)
+            product(rows, two, hidden, now, 0, hidden, 1, p_w_zr, 0, two, p_zr, 0, two, True)
         for q in range(rows):
             node, b = divmod(first + q, windows)
             at = (node * snapshots + slots[k, b]) * g
             if b == windows - 1 and k + 1 < steps:
                 ask_for(flat, (node * snapshots + slots[k + 1, b]) * g, g)
+            add_to(p_zr, q * two, fixed, 0, two)
             logistic_add(p_zr, q * two, flat, at, two)
             _gated(p_rh, q * hidden, p_zr, q * two, now, q * hidden, hidden)
         if not still:
-            np.dot(rh, w_c, cand)
+            product(
+                rows, hidden, hidden, p_rh, 0, hidden, 1, p_w_c, 0, hidden, p_cand, 0, hidden, True
+            )
         for q in range(rows):
             node, b = divmod(first + q, windows)
             at = (node * snapshots + slots[k, b]) * g + two
+            add_to(p_cand, q * hidden, fixed, two, hidden)
             tanh_add(p_cand, q * hidden, flat, at, hidden)
             _mix(p_zr, q * two, p_cand, q * hidden, now, q * hidden, after, kept, q * g, hidden)
 
@@ -163,7 +170,7 @@ def _forward(first, rows, windows, snapshots, slots, projected, start, w_zr, w_c
 @njit(cache=True, nogil=True)
 def _backward(
     first, rows, windows, snapshots, slots, fresh, start, w_zr_t, w_c_t, hs, gates, d_out, every,
-    d_projected, d_start, d_w_zr, d_w_c, tmp,
+    d_projected, d_start, d_w_zr, d_w_c, d_bias, tmp,
 ):  # fmt: skip
     steps, hidden = slots.shape[0], w_c_t.shape[0]
     g, two = 3 * hidden, 2 * hidden
@@ -172,9 +179,11 @@ def _backward(
     d_rh = tmp[rows * two : rows * 3 * hidden].reshape(rows, hidden)
     rh = tmp[rows * 3 * hidden : rows * 4 * hidden].reshape(rows, hidden)
     d_zr = tmp[rows * 4 * hidden : rows * 6 * hidden].reshape(rows, two)
-    back = tmp[rows * 6 * hidden : rows * 7 * hidden].reshape(rows, hidden)
     p_dh, p_dc, p_drh, p_rh = pointer(dh), pointer(d_c), pointer(d_rh), pointer(rh)
-    p_dzr, p_back, target = pointer(d_zr), pointer(back), pointer(d_projected)
+    p_dzr, target, p_bias = pointer(d_zr), pointer(d_projected), pointer(d_bias)
+    back_zr, back_c, p_w_zr, p_w_c = (
+        pointer(w_zr_t), pointer(w_c_t), pointer(d_w_zr), pointer(d_w_c),
+    )  # fmt: skip
     dh[:] = 0
     for k in range(steps - 1, -1, -1):
         still = k == 0 and start.size == 0
@@ -189,17 +198,22 @@ def _backward(
         if still:
             d_zr[:, hidden:] = 0
         else:
-            np.dot(d_c, w_c_t, d_rh)
+            product(
+                rows, hidden, hidden, p_dc, 0, hidden, 1, back_c, 0, hidden, p_drh, 0, hidden, True
+            )
             for q in range(rows):
                 at = q * hidden
                 _ungate(gate, q * g, h, p_dh, p_drh, at, p_dzr, q * two + hidden, hidden)
-            np.dot(d_zr, w_zr_t, back)
-            add_to(p_dh, 0, p_back, 0, rows * hidden)
-            d_w_zr += np.dot(hs[k][:rows].T, d_zr)
-            d_w_c += np.dot(rh.T, d_c)
+            product(rows, hidden, two, p_dzr, 0, two, 1, back_zr, 0, hidden, p_dh, 0, hidden, False)
+            product(hidden, two, rows, h, 0, 1, hidden, p_dzr, 0, two, p_w_zr, 0, two, False)
+            product(
+                hidden, hidden, rows, p_rh, 0, 1, hidden, p_dc, 0, hidden, p_w_c, 0, hidden, False
+            )
         for q in range(rows):
             node, b = divmod(first + q, windows)
             at = (node * snapshots + slots[k, b]) * g
+            add_to(p_bias, 0, p_dzr, q * two, two)
+            add_to(p_bias, two, p_dc, q * hidden, hidden)
             put(target, at, p_dzr, q * two, two, fresh[k, b])
             put(target, at + two, p_dc, q * hidden, hidden, fresh[k, b])
     if d_start.size:
@@ -210,8 +224,9 @@ def _backward(
 
 @njit(cache=True, nogil=True)
 def forward_parts(
-    lo, hi, nodes, parts, chunk, slots, projected, start, w_zr, w_c, every, out, kept_h, kept_g
-):
+    lo, hi, nodes, parts, chunk, slots, projected, start, w_zr, w_c, bias, every, out, kept_h,
+    kept_g,
+):  # fmt: skip
     """Parts ``lo .. hi - 1`` of the forward pass.
 
     Args:
@@ -220,7 +235,7 @@ def forward_parts(
         slots: int64[steps, B].
         projected: float[N, S, 3H].
         start: float[N · B, H], or empty for zeros.
-        w_zr, w_c: float[H, 2H], float[H, H].
+        w_zr, w_c, bias: float[H, 2H], float[H, H], float[3H].
         every: return the state after every step.
         out: float[1 or steps, N · B, H].
         kept_h, kept_g: float[chunks, steps + 1, R, H] and [chunks, steps, R, 3H] to keep, or empty.
@@ -244,8 +259,9 @@ def forward_parts(
             hs = kept_h[number] if keep else hs_own
             gates = kept_g[number] if keep else gates_own
             _forward(
-                first, rows, windows, snapshots, slots, projected, start, w_zr, w_c, hs, gates, tmp
-            )
+                first, rows, windows, snapshots, slots, projected, start, w_zr, w_c, bias, hs,
+                gates, tmp,
+            )  # fmt: skip
             if every:
                 for k in range(steps):
                     out[k, first : first + rows] = hs[k + 1, :rows]
@@ -256,14 +272,14 @@ def forward_parts(
 
 @njit(cache=True, nogil=True)
 def backward_parts(
-    lo, hi, nodes, parts, chunk, slots, fresh, projected, start, w_zr, w_c, w_zr_t, w_c_t, every,
-    d_out, kept_h, kept_g, d_projected, d_start, d_w_zr, d_w_c,
+    lo, hi, nodes, parts, chunk, slots, fresh, projected, start, w_zr, w_c, bias, w_zr_t, w_c_t,
+    every, d_out, kept_h, kept_g, d_projected, d_start, d_w_zr, d_w_c, d_bias,
 ):  # fmt: skip
     """Parts ``lo .. hi - 1`` of the backward pass; arguments as in ``forward_parts``.
 
     ``fresh``: bool[steps, B], whether a window's use of a snapshot is the first on the way back:
-    ``d_projected`` is written there and added to elsewhere. ``d_w_zr`` float[parts, H, 2H] and
-    ``d_w_c`` float[parts, H, H] hold the gradients of each part.
+    ``d_projected`` is written there and added to elsewhere. ``d_w_zr`` float[parts, H, 2H],
+    ``d_w_c`` float[parts, H, H] and ``d_bias`` float[parts, 3H] hold the gradients of each part.
     """
     steps, windows = slots.shape
     hidden, snapshots = w_c.shape[0], projected.shape[1]
@@ -272,7 +288,7 @@ def backward_parts(
     own = 0 if keep else 1
     hs_own = np.empty((own * (steps + 1), most, hidden), projected.dtype)
     gates_own = np.empty((own * steps, most, 3 * hidden), projected.dtype)
-    tmp = np.empty(most * 7 * hidden, projected.dtype)
+    tmp = np.empty(most * 6 * hidden, projected.dtype)
     per_part = -(-nodes // parts)
     chunks_a_part = -(-per_part // chunk)
     for part in range(lo, hi):
@@ -280,6 +296,7 @@ def backward_parts(
         number = part * chunks_a_part
         d_w_zr[part] = 0
         d_w_c[part] = 0
+        d_bias[part] = 0
         for node in range(part * per_part, end, chunk):
             rows = (min(end, node + chunk) - node) * windows
             first = node * windows
@@ -287,11 +304,11 @@ def backward_parts(
             gates = kept_g[number] if keep else gates_own
             if not keep:
                 _forward(
-                    first, rows, windows, snapshots, slots, projected, start, w_zr, w_c, hs, gates,
-                    tmp,
+                    first, rows, windows, snapshots, slots, projected, start, w_zr, w_c, bias, hs,
+                    gates, tmp,
                 )  # fmt: skip
             _backward(
                 first, rows, windows, snapshots, slots, fresh, start, w_zr_t, w_c_t, hs, gates,
-                d_out, every, d_projected, d_start, d_w_zr[part], d_w_c[part], tmp,
+                d_out, every, d_projected, d_start, d_w_zr[part], d_w_c[part], d_bias[part], tmp,
             )  # fmt: skip
             number += 1

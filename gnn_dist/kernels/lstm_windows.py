@@ -3,8 +3,8 @@
 For window ``b``, node ``n`` and step ``k``, with ``p = projected[n, slot[k, b]]`` (the input half
 of the first layer's four gates, computed once a snapshot), gates in the order i, f, g, o:
 
-    first layer:   gates = p + h1 W1
-    second layer:  gates = bias + [h1 | h2] W2
+    first layer:   gates = p + h1 W1 + bias1
+    second layer:  gates = [h1 | h2] W2 + bias2
     c = f · c + i · g,    h = o · tanh(c)
 
 Rows are taken in chunks that stay in cache for all steps of both layers; see ``gru_windows``.
@@ -14,6 +14,7 @@ import numpy as np
 from numba import njit
 
 from gnn_dist.kernels.pointwise import add_to, ask_for, copy_to, logistic_add, put, tanh_add
+from gnn_dist.kernels.product import product
 from gnn_dist.kernels.vector import (
     fma,
     lanes32,
@@ -136,14 +137,12 @@ def _forward(
     """Steps of some rows. ``hs`` [steps + 1, R, 2H] holds h1 and h2 side by side, ``cs``
     [2, steps + 1, R, H], ``gates`` [2, steps, R, 4H], all kept for the backward pass."""
     steps, hidden = slots.shape[0], w1.shape[0]
-    g = 4 * hidden
+    g, two = 4 * hidden, 2 * hidden
     stride = projected.shape[2]
     squashed = pointer(tmp)
     zero = pointer(tmp[hidden:])
-    own = tmp[2 * hidden : (rows + 2) * hidden].reshape(rows, hidden)
-    pair = tmp[(rows + 2) * hidden : (3 * rows + 2) * hidden].reshape(rows, 2 * hidden)
-    tmp[: 2 * hidden] = 0
-    flat, fixed, p_own, p_pair = pointer(projected), pointer(bias), pointer(own), pointer(pair)
+    tmp[:two] = 0
+    flat, fixed, p_w1, p_w2 = pointer(projected), pointer(bias), pointer(w1), pointer(w2)
     for q in range(rows):
         for j in range(hidden):
             hs[0, q, j] = start[0, first + q, j] if start.size else 0
@@ -151,31 +150,30 @@ def _forward(
             cs[0, 0, q, j] = start[2, first + q, j] if start.size else 0
             cs[1, 0, q, j] = start[3, first + q, j] if start.size else 0
     for k in range(steps):
-        g1, g2 = gates[0, k][:rows], gates[1, k][:rows]
         h, h_next = pointer(hs[k]), pointer(hs[k + 1])
-        if k == 0 and start.size == 0:
-            g1[:] = 0
+        still = k == 0 and start.size == 0
+        line, c, c_next = pointer(gates[0, k]), pointer(cs[0, k]), pointer(cs[0, k + 1])
+        if still:
+            gates[0, k, :rows] = 0
         else:
-            for q in range(rows):
-                copy_to(p_own, q * hidden, h, 2 * q * hidden, hidden)
-            np.dot(own, w1, g1)
-        line, c, c_next = pointer(g1), pointer(cs[0, k]), pointer(cs[0, k + 1])
+            product(rows, g, hidden, h, 0, two, 1, p_w1, 0, g, line, 0, g, True)
         for q in range(rows):
             node, b = divmod(first + q, windows)
             at, cell, both = q * g, q * hidden, 2 * q * hidden
             if b == windows - 1 and k + 1 < steps:
                 ask_for(flat, (node * snapshots + slots[k + 1, b]) * stride, g)
+            add_to(line, at, fixed, 0, g)
             _gates(line, at, flat, (node * snapshots + slots[k, b]) * stride, hidden)
             _cells(line, at, c, cell, c_next, cell, squashed, 0, hidden)
             tanh_add(squashed, 0, zero, 0, hidden)
             _outputs(line, at, squashed, 0, h_next, both, hidden)
-            copy_to(p_pair, both, h_next, both, hidden)
-            copy_to(p_pair, both + hidden, h, both + hidden, hidden)
-        np.dot(pair, w2, g2)
-        line, c, c_next = pointer(g2), pointer(cs[1, k]), pointer(cs[1, k + 1])
+        line, c, c_next = pointer(gates[1, k]), pointer(cs[1, k]), pointer(cs[1, k + 1])
+        product(rows, g, hidden, h_next, 0, two, 1, p_w2, 0, g, line, 0, g, True)
+        if not still:
+            product(rows, g, hidden, h, hidden, two, 1, p_w2, hidden * g, g, line, 0, g, False)
         for q in range(rows):
             at, cell, both = q * g, q * hidden, 2 * q * hidden + hidden
-            _gates(line, at, fixed, 0, hidden)
+            _gates(line, at, fixed, g, hidden)
             _cells(line, at, c, cell, c_next, cell, squashed, 0, hidden)
             tanh_add(squashed, 0, zero, 0, hidden)
             _outputs(line, at, squashed, 0, h_next, both, hidden)
@@ -192,21 +190,19 @@ def _backward(
     dc1 = tmp[2 * size : 3 * size].reshape(rows, hidden)
     dc2 = tmp[3 * size : 4 * size].reshape(rows, hidden)
     d_gates = tmp[4 * size : 8 * size].reshape(rows, 4 * hidden)
-    pair = tmp[8 * size : 10 * size].reshape(rows, 2 * hidden)
-    back = tmp[10 * size : 12 * size].reshape(rows, 2 * hidden)
-    own = tmp[12 * size : 13 * size].reshape(rows, hidden)
-    back1 = tmp[13 * size : 14 * size].reshape(rows, hidden)
-    squashed, zero = pointer(tmp[14 * size :]), pointer(tmp[14 * size + hidden :])
-    tmp[14 * size : 14 * size + 2 * hidden] = 0
+    squashed, zero = pointer(tmp[8 * size :]), pointer(tmp[8 * size + hidden :])
+    tmp[8 * size : 8 * size + 2 * hidden] = 0
     dh[:] = 0
     dc1[:] = 0
     dc2[:] = 0
-    p_dh, p_dc1, p_dc2, p_back = pointer(dh), pointer(dc1), pointer(dc2), pointer(back)
-    p_gates, p_bias, p_own, p_pair = pointer(d_gates), pointer(d_bias), pointer(own), pointer(pair)
-    p_back1, target, snapshots = pointer(back1), pointer(d_projected), d_projected.shape[1]
+    p_dh, p_dc1, p_dc2 = pointer(dh), pointer(dc1), pointer(dc2)
+    p_gates, p_bias, p_w1, p_w2 = pointer(d_gates), pointer(d_bias), pointer(d_w1), pointer(d_w2)
+    back1, back2 = pointer(w1_t), pointer(w2_t)
+    target, snapshots = pointer(d_projected), d_projected.shape[1]
     g, two, stride = 4 * hidden, 2 * hidden, d_projected.shape[2]
     for k in range(steps - 1, -1, -1):
         h, h_next = pointer(hs[k]), pointer(hs[k + 1])
+        still = k == 0 and start.size == 0
         if every or k == steps - 1:
             out = pointer(d_out[k if every else 0])
             add_to(p_dh, 0, out, first * two, rows * two)
@@ -219,17 +215,16 @@ def _backward(
                 gate, q * g, before, cell, squashed, 0, p_dh, both + hidden,
                 p_dc2, cell, p_gates, q * g, hidden,
             )  # fmt: skip
-            add_to(p_bias, 0, p_gates, q * g, g)
-            copy_to(p_pair, both, h_next, both, hidden)
-            copy_to(p_pair, both + hidden, h, both + hidden, hidden)
-        d_w2 += np.dot(pair.T, d_gates)
-        np.dot(d_gates, w2_t, back)
+            add_to(p_bias, g, p_gates, q * g, g)
+        product(hidden, g, rows, h_next, 0, 1, two, p_gates, 0, g, p_w2, 0, g, False)
+        product(rows, hidden, g, p_gates, 0, g, 1, back2, 0, two, p_dh, 0, two, False)
+        if not still:
+            product(hidden, g, rows, h, hidden, 1, two, p_gates, 0, g, p_w2, hidden * g, g, False)
+            product(rows, hidden, g, p_gates, 0, g, 1, back2, hidden, two, p_dh, hidden, two, True)
         gate, before, after = pointer(gates[0, k]), pointer(cs[0, k]), pointer(cs[0, k + 1])
         for q in range(rows):
             node, b = divmod(first + q, windows)
             cell, both = q * hidden, q * two
-            add_to(p_dh, both, p_back, both, hidden)
-            copy_to(p_dh, both + hidden, p_back, both + hidden, hidden)
             copy_to(squashed, 0, after, cell, hidden)
             tanh_add(squashed, 0, zero, 0, hidden)
             _cells_back(
@@ -237,14 +232,11 @@ def _backward(
                 cell, p_gates, q * g, hidden,
             )  # fmt: skip
             at = (node * snapshots + slots[k, b]) * stride
+            add_to(p_bias, 0, p_gates, q * g, g)
             put(target, at, p_gates, q * g, g, fresh[k, b])
-        if k > 0 or start.size:
-            for q in range(rows):
-                copy_to(p_own, q * hidden, h, q * two, hidden)
-            d_w1 += np.dot(own.T, d_gates)
-            np.dot(d_gates, w1_t, back1)
-            for q in range(rows):
-                copy_to(p_dh, q * two, p_back1, q * hidden, hidden)
+        if not still:
+            product(hidden, g, rows, h, 0, 1, two, p_gates, 0, g, p_w1, 0, g, False)
+            product(rows, hidden, g, p_gates, 0, g, 1, back1, 0, hidden, p_dh, 0, two, True)
     if d_start.size:
         for q in range(rows):
             for j in range(hidden):
@@ -263,7 +255,7 @@ def forward_parts(
 
     As ``gru_windows.forward_parts``, with ``projected`` float[N, S, at least 4H], ``start``
     float[4, N · B, H] (h1, h2, c1, c2) or empty, ``w1`` float[H, 4H], ``w2`` float[2H, 4H],
-    ``bias`` float[4H], ``out`` float[1 or steps, N · B, 2H] (h1 and h2 side by side), ``last``
+    ``bias`` float[2, 4H], ``out`` float[1 or steps, N · B, 2H] (h1 and h2 side by side), ``last``
     float[2, N · B, H] the final c1 and c2, and what is kept: float[chunks, steps + 1, R, 2H],
     float[chunks, 2, steps + 1, R, H], float[chunks, 2, steps, R, 4H], or empty.
     """
@@ -275,7 +267,7 @@ def forward_parts(
     hs_own = np.empty((own * (steps + 1), most, 2 * hidden), projected.dtype)
     cs_own = np.empty((own * 2, steps + 1, most, hidden), projected.dtype)
     gates_own = np.empty((own * 2, steps, most, 4 * hidden), projected.dtype)
-    tmp = np.empty((3 * most + 2) * hidden, projected.dtype)
+    tmp = np.empty(2 * hidden, projected.dtype)
     per_part = -(-nodes // parts)
     chunks_a_part = -(-per_part // chunk)
     for part in range(lo, hi):
@@ -316,7 +308,7 @@ def backward_parts(
     hs_own = np.empty((own * (steps + 1), most, 2 * hidden), projected.dtype)
     cs_own = np.empty((own * 2, steps + 1, most, hidden), projected.dtype)
     gates_own = np.empty((own * 2, steps, most, 4 * hidden), projected.dtype)
-    tmp = np.empty((14 * most + 2) * hidden, projected.dtype)
+    tmp = np.empty((8 * most + 2) * hidden, projected.dtype)
     per_part = -(-nodes // parts)
     chunks_a_part = -(-per_part // chunk)
     for part in range(lo, hi):

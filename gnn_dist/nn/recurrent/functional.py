@@ -62,6 +62,7 @@ class _Gru(torch.autograd.Function):
         start: Tensor | None,
         w_zr: Tensor,
         w_c: Tensor,
+        bias: Tensor,
         slots: np.ndarray,
         every: bool,
         checkpoint: bool,
@@ -69,7 +70,7 @@ class _Gru(torch.autograd.Function):
         steps, windows = slots.shape
         nodes, hidden = projected.shape[0], w_c.shape[0]
         plan = _plan(nodes, windows)
-        keep = not checkpoint and any(ctx.needs_input_grad[:4])
+        keep = not checkpoint and any(ctx.needs_input_grad[:5])
         dtype = projected.dtype
         kept_h = torch.empty(
             (plan.chunks if keep else 0, steps + 1, plan.rows, hidden), dtype=dtype
@@ -79,20 +80,20 @@ class _Gru(torch.autograd.Function):
         )
         begin = projected.new_empty((0, hidden)) if start is None else start.reshape(-1, hidden)
         out = torch.empty((steps if every else 1, nodes * windows, hidden), dtype=dtype)
-        arrays = [_array(t) for t in (projected, begin, w_zr, w_c)]
+        arrays = [_array(t) for t in (projected, begin, w_zr, w_c, bias)]
         if nodes:
             parallel.run(
                 gru_windows.forward_parts, plan.parts, nodes, plan.parts, plan.chunk, slots,
                 *arrays, every, out.numpy(), kept_h.numpy(), kept_g.numpy(),
                 work=nodes * windows * steps,
             )  # fmt: skip
-        ctx.save_for_backward(projected, begin, w_zr, w_c, kept_h, kept_g)
+        ctx.save_for_backward(projected, begin, w_zr, w_c, bias, kept_h, kept_g)
         ctx.slots, ctx.every, ctx.plan = slots, every, plan
         return out.view(-1, nodes, windows, hidden)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        projected, begin, w_zr, w_c, kept_h, kept_g = ctx.saved_tensors
+        projected, begin, w_zr, w_c, bias, kept_h, kept_g = ctx.saved_tensors
         steps, windows = ctx.slots.shape
         nodes, hidden = projected.shape[0], w_c.shape[0]
         plan: Plan = ctx.plan
@@ -101,16 +102,18 @@ class _Gru(torch.autograd.Function):
         d_start = torch.zeros_like(begin, memory_format=torch.contiguous_format)
         d_w_zr = torch.zeros((plan.parts, hidden, 2 * hidden), dtype=w_c.dtype)
         d_w_c = torch.zeros((plan.parts, hidden, hidden), dtype=w_c.dtype)
-        arrays = [_array(t) for t in (projected, begin, w_zr, w_c, w_zr.t(), w_c.t())]
+        d_bias = torch.zeros((plan.parts, 3 * hidden), dtype=w_c.dtype)
+        arrays = [_array(t) for t in (projected, begin, w_zr, w_c, bias, w_zr.t(), w_c.t())]
         if nodes:
             parallel.run(
                 gru_windows.backward_parts, plan.parts, nodes, plan.parts, plan.chunk, ctx.slots,
                 fresh, *arrays, ctx.every, d_out, kept_h.numpy(), kept_g.numpy(),
                 d_projected.numpy(), d_start.numpy(), d_w_zr.numpy(), d_w_c.numpy(),
-                work=nodes * windows * steps,
+                d_bias.numpy(), work=nodes * windows * steps,
             )  # fmt: skip
         start = d_start.view(nodes, windows, hidden) if begin.numel() else None
-        return d_projected, start, d_w_zr.sum(0), d_w_c.sum(0), None, None, None
+        sums = (d.sum(0) for d in (d_w_zr, d_w_c, d_bias))
+        return d_projected, start, *sums, None, None, None
 
 
 def gru(
@@ -118,6 +121,7 @@ def gru(
     start: Tensor | None,
     w_zr: Tensor,
     w_c: Tensor,
+    bias: Tensor,
     slots: np.ndarray,
     *,
     every: bool = False,
@@ -126,9 +130,10 @@ def gru(
     """The unit of ``kernels.gru_windows`` over all windows of a step.
 
     Args:
-        projected: float[N, S, 3H], the input half of the gates z, r, c of every snapshot.
+        projected: float[N, S, 3H], the input half of the gates z, r, c of every snapshot, without
+            their bias.
         start: float[N, B, H], the state before the first step; None for zeros.
-        w_zr: float[H, 2H]. w_c: float[H, H].
+        w_zr: float[H, 2H]. w_c: float[H, H]. bias: float[3H], of the gates.
         slots: int64[steps, B], the snapshot (of S) that each window takes at each step.
         every: return the states after all steps, not only the last.
         checkpoint: keep no state for the backward pass but compute it again, chunk by chunk: memory
@@ -138,8 +143,8 @@ def gru(
         float[1 or steps, N, B, H].
     """
     if projected.device.type == "cpu":
-        return _Gru.apply(projected, start, w_zr, w_c, slots, every, checkpoint)
-    return gru_torch(projected, start, w_zr, w_c, slots, every=every)
+        return _Gru.apply(projected, start, w_zr, w_c, bias, slots, every, checkpoint)
+    return gru_torch(projected, start, w_zr, w_c, bias, slots, every=every)
 
 
 def gru_torch(
@@ -147,6 +152,7 @@ def gru_torch(
     start: Tensor | None,
     w_zr: Tensor,
     w_c: Tensor,
+    bias: Tensor,
     slots: np.ndarray,
     *,
     every: bool = False,
@@ -159,7 +165,7 @@ def gru_torch(
         h = projected.new_zeros((projected.shape[0], slots.shape[1], hidden))
     outputs = []
     for k in range(slots.shape[0]):
-        p = projected[:, index[k]]
+        p = projected[:, index[k]] + bias
         z, r = torch.sigmoid(p[..., : 2 * hidden] + h @ w_zr).chunk(2, dim=-1)
         c = torch.tanh(p[..., 2 * hidden :] + (r * h) @ w_c)
         h = z * h + (1 - z) * c
@@ -246,11 +252,11 @@ def lstm2(
     """Two stacked LSTMs over all windows of a step (``kernels.lstm_windows``).
 
     Args:
-        projected: float[N, S, 4H], the input half of the first layer's gates i, f, g, o. Further
-            columns are left alone.
+        projected: float[N, S, 4H], the input half of the first layer's gates i, f, g, o, without
+            their bias. Further columns are left alone.
         start: float[4, N, B, H], h1, h2, c1 and c2 before the first step; None for zeros. Its
             gradient is that of a start, but a final c passes none on (truncated there).
-        w1: float[H, 4H]. w2: float[2H, 4H], for [h1 | h2]. bias: float[4H] of the second layer.
+        w1: float[H, 4H]. w2: float[2H, 4H], for [h1 | h2]. bias: float[2, 4H], of both layers.
         slots, every, checkpoint: as in ``gru``.
 
     Returns:
@@ -280,8 +286,8 @@ def lstm2_torch(
     h1, h2, c1, c2 = start
     outputs = []
     for k in range(slots.shape[0]):
-        h1, c1 = _cell(projected[:, index[k], : 4 * hidden] + h1 @ w1, c1)
-        h2, c2 = _cell(bias + torch.cat((h1, h2), dim=-1) @ w2, c2)
+        h1, c1 = _cell(bias[0] + projected[:, index[k], : 4 * hidden] + h1 @ w1, c1)
+        h2, c2 = _cell(bias[1] + torch.cat((h1, h2), dim=-1) @ w2, c2)
         outputs.append(torch.cat((h1, h2), dim=-1))
     return torch.stack(outputs if every else outputs[-1:]), torch.stack((c1, c2)).detach()
 
@@ -298,7 +304,7 @@ def warmup(dtype: torch.dtype = torch.float32) -> None:
     with torch.enable_grad():
         p = torch.zeros((1, 1, 3), dtype=dtype, requires_grad=True)
         w = torch.zeros((1, 2), dtype=dtype)
-        gru(p, None, w, w[:, :1], slots).sum().backward()
+        gru(p, None, w, w[:, :1], p.detach()[0, 0], slots).sum().backward()
         q = torch.zeros((1, 1, 4), dtype=dtype, requires_grad=True)
         v = torch.zeros((2, 4), dtype=dtype)
-        lstm2(q, None, v[:1], v, v[0], slots)[0].sum().backward()
+        lstm2(q, None, v[:1], v, v, slots)[0].sum().backward()

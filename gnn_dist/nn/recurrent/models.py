@@ -65,13 +65,11 @@ class TGCN(nn.Module):
         return 0
 
     def project(self, spatial: Tensor) -> Tensor:
-        weights, biases = [], []
-        for conv, bias, gate in zip(self.conv, self.conv_bias, self.gates, strict=True):
-            assert isinstance(gate, nn.Linear)
-            top = gate.weight[:, : self.hidden].t()
-            weights.append(conv @ top)
-            biases.append(bias @ top + gate.bias)
-        return torch.nn.functional.linear(spatial, torch.cat(weights, 1).t(), torch.cat(biases))
+        weights = [conv @ top for conv, top in zip(self.conv, self._tops(), strict=True)]
+        return spatial @ torch.cat(weights, 1)
+
+    def _tops(self) -> list[Tensor]:
+        return [g.weight[:, : self.hidden].t() for g in self.gates if isinstance(g, nn.Linear)]
 
     def recur(
         self,
@@ -84,11 +82,15 @@ class TGCN(nn.Module):
         every: bool = False,
         checkpoint: bool = False,
     ) -> tuple[Tensor, State]:
-        z, r, c = (g.weight[:, self.hidden :].t() for g in self.gates if isinstance(g, nn.Linear))
+        gates = [g for g in self.gates if isinstance(g, nn.Linear)]
+        z, r, c = (g.weight[:, self.hidden :].t() for g in gates)
+        inner = zip(self.conv_bias, self._tops(), gates, strict=True)
+        bias = torch.cat([b @ top + g.bias for b, top, g in inner])
         start = None if state is None else state.tensors[0]
         out = gru(
-            projected, start, torch.cat((z, r), 1), c, slots, every=every, checkpoint=checkpoint
-        )
+            projected, start, torch.cat((z, r), 1), c, bias, slots, every=every,
+            checkpoint=checkpoint,
+        )  # fmt: skip
         return out, State((out[-1],))
 
 
@@ -159,7 +161,7 @@ class MPNNLSTM(nn.Module):
         return 0
 
     def project(self, spatial: Tensor) -> Tensor:
-        return project_carry(spatial, self.lstm[0], self.lstm[2])
+        return project_carry(spatial, self.lstm[0])
 
     def recur(
         self,
@@ -175,8 +177,8 @@ class MPNNLSTM(nn.Module):
         second = torch.cat((self.lstm[3], self.lstm[4]), dim=1).t()
         start = None if state is None else state.tensors[0]
         out, cells = lstm2(
-            projected, start, self.lstm[1].t(), second, self.lstm[5], slots, every=every,
-            checkpoint=checkpoint,
+            projected, start, self.lstm[1].t(), second, torch.stack((self.lstm[2], self.lstm[5])),
+            slots, every=every, checkpoint=checkpoint,
         )  # fmt: skip
         last = out[-1]
         final = torch.cat((last[None, ..., : self.hidden], last[None, ..., self.hidden :], cells))
@@ -188,8 +190,7 @@ class MPNNLSTM(nn.Module):
                 "skip: false for truncated back-propagation"
             )
         features = projected[..., 4 * self.hidden :].detach()  # no parameter lies behind them
-        index = torch.from_numpy(slots).to(features.device)
-        window = torch.cat([features[:, row] for row in index], dim=2)
+        window = features[:, torch.from_numpy(slots.T).to(features.device)].flatten(2)
         return torch.cat((out, window[None]), dim=3), State((final,))
 
 
@@ -239,8 +240,8 @@ class GConvGRU(nn.Module):
         return 2 * (self.K - 1)
 
     def project(self, spatial: Tensor) -> Tensor:
-        weight, bias = torch.cat(tuple(self.input), 1), torch.cat(tuple(self.bias))
-        return torch.nn.functional.linear(spatial, weight.t(), bias)
+        bias = None if self.K == 1 else torch.cat(tuple(self.bias))  # or the recurrence adds it
+        return torch.nn.functional.linear(spatial, torch.cat(tuple(self.input), 1).t(), bias)
 
     def recur(
         self,
@@ -257,7 +258,8 @@ class GConvGRU(nn.Module):
         w_zr = torch.cat((z, r), 1)
         start = None if state is None else state.tensors[0]
         if self.K == 1:
-            out = gru(projected, start, w_zr, c, slots, every=every, checkpoint=checkpoint)
+            bias = torch.cat(tuple(self.bias))
+            out = gru(projected, start, w_zr, c, bias, slots, every=every, checkpoint=checkpoint)
             return out, State((out[-1],))
         shape = (projected.shape[0], slots.shape[1], self.hidden)
         h = projected.new_zeros(shape) if start is None else start

@@ -58,17 +58,17 @@ def relu_standardise(
 
 class _ProjectCarry(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         rows = x.reshape(-1, x.shape[-1])
         outputs, inputs = weight.shape
         out = rows.new_empty((rows.shape[0], outputs + rows.shape[1] - inputs))
-        torch.addmm(bias, rows[:, :inputs], weight.t(), out=out[:, :outputs])
+        torch.mm(rows[:, :inputs], weight.t(), out=out[:, :outputs])
         out[:, outputs:] = rows[:, inputs:]
         ctx.save_for_backward(x, weight)
         return out.view(*x.shape[:-1], -1)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
         x, weight = ctx.saved_tensors
         rows = x.reshape(-1, x.shape[-1])
         outputs, inputs = weight.shape
@@ -76,16 +76,16 @@ class _ProjectCarry(torch.autograd.Function):
         own, d_x = grad[:, :outputs], torch.empty_like(rows)
         torch.mm(own, weight, out=d_x[:, :inputs])
         d_x[:, inputs:] = grad[:, outputs:]
-        return d_x.view(x.shape), own.t() @ rows[:, :inputs], own.sum(0)
+        return d_x.view(x.shape), own.t() @ rows[:, :inputs]
 
 
-def project_carry(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """``[x₁ weightᵀ + bias | x₂]`` of rows ``[x₁ | x₂]``: float[..., D] to float[..., G + D - F].
+def project_carry(x: Tensor, weight: Tensor) -> Tensor:
+    """``[x₁ weightᵀ | x₂]`` of rows ``[x₁ | x₂]``: float[..., D] to float[..., G + D - F].
 
     Products are of whole columns, in place: rows that a few columns make longer are not copied, and
     the few columns take part in no product, whose sizes they would make odd.
 
     Args:
-        weight: float[G, F], F at most D. bias: float[G].
+        weight: float[G, F], F at most D.
     """
-    return _ProjectCarry.apply(x, weight, bias)
+    return _ProjectCarry.apply(x, weight)

@@ -9,10 +9,10 @@ from gnn_dist.kernels.pointwise import lambert
 from gnn_dist.nn.recurrent import functional
 
 
-def gru_oracle(p: Tensor, h: Tensor, w_zr: Tensor, w_c: Tensor, slots: np.ndarray) -> Tensor:
+def gru_oracle(p: Tensor, h: Tensor, w_zr: Tensor, w_c: Tensor, bias: Tensor, slots) -> Tensor:
     hidden, out = w_c.shape[0], []
     for row in slots:
-        now = p[:, torch.from_numpy(row)]
+        now = p[:, torch.from_numpy(row)] + bias
         z, r = torch.sigmoid(now[..., : 2 * hidden] + h @ w_zr).split(hidden, -1)
         h = z * h + (1 - z) * torch.tanh(now[..., 2 * hidden :] + (r * h) @ w_c)
         out.append(h)
@@ -22,12 +22,12 @@ def gru_oracle(p: Tensor, h: Tensor, w_zr: Tensor, w_c: Tensor, slots: np.ndarra
 def lstm_oracle(p: Tensor, start: Tensor, w1: Tensor, w2: Tensor, bias: Tensor, slots) -> Tensor:
     """torch.lstm_cell, with an identity as the first input projection."""
     hidden, out = w1.shape[0], []
-    eye, zero = torch.eye(4 * hidden, dtype=p.dtype), torch.zeros_like(bias)
+    eye, zero = torch.eye(4 * hidden, dtype=p.dtype), torch.zeros_like(bias[0])
     h1, h2, c1, c2 = (s.reshape(-1, hidden) for s in start)
     for row in slots:
         now = p[:, torch.from_numpy(row)].reshape(-1, 4 * hidden)
-        h1, c1 = torch.lstm_cell(now, (h1, c1), eye, w1.t(), zero, zero)
-        h2, c2 = torch.lstm_cell(h1, (h2, c2), w2[:hidden].t(), w2[hidden:].t(), bias, zero)
+        h1, c1 = torch.lstm_cell(now, (h1, c1), eye, w1.t(), bias[0], zero)
+        h2, c2 = torch.lstm_cell(h1, (h2, c2), w2[:hidden].t(), w2[hidden:].t(), bias[1], zero)
         out.append(torch.cat((h1, h2), -1).view(*start.shape[1:3], -1))
     return torch.stack(out)
 
@@ -59,6 +59,7 @@ def test_gru_equals_torch(slots, hidden, nodes, dtype, every, checkpoint, monkey
         torch.randn(nodes, windows, hidden, dtype=dtype),
         0.4 * torch.randn(hidden, 2 * hidden, dtype=dtype),
         0.4 * torch.randn(hidden, hidden, dtype=dtype),
+        torch.randn(3 * hidden, dtype=dtype),
     ]
     inputs = [t.requires_grad_() for t in inputs]
     tolerance = 1e-10 if dtype == torch.float64 else 2e-5
@@ -90,7 +91,7 @@ def test_lstm_equals_torch(slots, hidden, nodes, dtype, every, checkpoint, monke
         torch.randn(4, nodes, windows, hidden, dtype=dtype),
         0.4 * torch.randn(hidden, 4 * hidden, dtype=dtype),
         0.4 * torch.randn(2 * hidden, 4 * hidden, dtype=dtype),
-        torch.randn(4 * hidden, dtype=dtype),
+        torch.randn(2, 4 * hidden, dtype=dtype),
     ]
     inputs = [t.requires_grad_() for t in inputs]
     tolerance = 1e-10 if dtype == torch.float64 else 2e-5
@@ -113,13 +114,14 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
     p = torch.randn(600, 8, 48, requires_grad=True)
     w_zr = torch.randn(16, 32, requires_grad=True)
     w_c = torch.randn(16, 16, requires_grad=True)
+    bias = torch.randn(48, requires_grad=True)
     before = torch.get_num_threads()
     found = []
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            out = functional.gru(p, None, w_zr, w_c, slots)
-            found.append([out, *gradients(out, [p, w_zr, w_c])])
+            out = functional.gru(p, None, w_zr, w_c, bias, slots)
+            found.append([out, *gradients(out, [p, w_zr, w_c, bias])])
     finally:
         torch.set_num_threads(before)
     for other in found[1:]:
@@ -129,7 +131,7 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
 def test_state_carried_over_gives_the_states_of_one_long_window() -> None:
     torch.manual_seed(0)
     p = torch.randn(9, 8, 24, dtype=torch.float64)
-    weights = [torch.randn(s, dtype=torch.float64) for s in ((6, 24), (12, 24), (24,))]
+    weights = [torch.randn(s, dtype=torch.float64) for s in ((6, 24), (12, 24), (2, 24))]
     whole, _ = functional.lstm2(p, None, *weights, np.arange(8)[:, None], every=True)
     first, cells = functional.lstm2(p, None, *weights, np.arange(5)[:, None], every=True)
     state = torch.cat((first[-1][None, ..., :6], first[-1][None, ..., 6:], cells))
@@ -143,13 +145,13 @@ def test_what_a_gpu_runs_equals_the_kernels(begin: bool, every: bool) -> None:
     torch.manual_seed(0)
     slots = SLOTS["side by side"]
     p = torch.randn(4, 8, 12, dtype=torch.float64)
-    w_zr, w_c = torch.randn(4, 8, dtype=torch.float64), torch.randn(4, 4, dtype=torch.float64)
+    gates = [torch.randn(s, dtype=torch.float64) for s in ((4, 8), (4, 4), (12,))]
     h = torch.randn(4, 3, 4, dtype=torch.float64) if begin else None
     torch.testing.assert_close(
-        functional.gru_torch(p, h, w_zr, w_c, slots, every=every),
-        functional.gru(p, h, w_zr, w_c, slots, every=every),
+        functional.gru_torch(p, h, *gates, slots, every=every),
+        functional.gru(p, h, *gates, slots, every=every),
     )
-    weights = [torch.randn(s, dtype=torch.float64) for s in ((3, 12), (6, 12), (12,))]
+    weights = [torch.randn(s, dtype=torch.float64) for s in ((3, 12), (6, 12), (2, 12))]
     state = torch.randn(4, 4, 3, 3, dtype=torch.float64) if begin else None
     for a, b in zip(
         functional.lstm2_torch(p, state, *weights, slots, every=every),
