@@ -189,7 +189,7 @@ class AutoPlan:
 
 def compare(trials: dict[str, list[Trial]], machine: Machine, ahead: bool) -> Comparison:
     """The strategies by the time of a step; the first of equal ones."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, ranks in trials.items():
         link = [
             machine.network.seconds(t.load_bytes, t.load_rounds)

@@ -11,8 +11,9 @@ from gnn_dist.config import Config
 from gnn_dist.loading import Homes
 from gnn_dist.strategies.access import epoch_plan
 from gnn_dist.strategies.data import build_parts
-from gnn_dist.strategies.split.counts import LayerCounts
+from gnn_dist.strategies.split.counts import LayerCounts, beside
 from gnn_dist.strategies.split.plan import count_first, first_batches
+from gnn_dist.training import report
 
 RANKS = 3
 
@@ -107,6 +108,18 @@ def test_ranks_do_what_is_foreseen_and_evaluation_is_not_counted():
         assert counts["input_bytes"] == moved * row_bytes
         for row in rows:
             assert row["layer"] in plan.text()
+
+
+def test_the_report_puts_measured_beside_predicted():
+    predicted, measured = (LayerCounts(np.full((1, 2, 3, 5), n)) for n in (11, 13))
+    counts = {
+        "features": {"rows": {}, "bytes": {}},
+        "layers": beside(predicted, measured),
+        "compared": [{"strategy": "data", "step s": 0.25}],
+    }
+    page = report._communication({"communication": counts})
+    for words in ("cross edges, predicted", "<td>22</td><td>26</td>", "11, 11", "13, 13", "0.25"):
+        assert words in page
 
 
 def test_imbalance_is_the_busiest_rank_over_the_mean_in_the_mean_of_batches():
