@@ -221,7 +221,7 @@ def measure(job: Config, world: World, graph: PartitionedGraph) -> Machine:
         measure_link(network),
         measure_link(near),
         tuple(names.index(name) for name in world.hosts),
-        min(world.control.all_gather_object(os.cpu_count() or 1)),
+        min(world.control.all_gather_object(_cores())),
         torch.get_num_threads(),
     )
 
@@ -286,6 +286,12 @@ def try_data(job: Config, world: World, graph: PartitionedGraph, strategy: DataS
             )
         )
     return found[-1]
+
+
+def _cores() -> int:
+    """Of this host, as far as this process may use them."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
 
 
 def _impossible(job: Config, graph: PartitionedGraph) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gnn_dist.cluster import Exchange, Traffic, World, share
+from gnn_dist.cluster import Exchange, LocalExchange, Traffic, World, share
 from gnn_dist.config import Config
 from gnn_dist.errors import InputError
 from gnn_dist.features import Counts, FeatureStore
@@ -48,30 +48,33 @@ class Moved:
 
     Attributes:
         sampling: ids of frontiers; used by the loader's first thread.
+        asking: neighbours for data-parallel layers; used by that thread too.
         inputs: feature rows; used by the loader's second thread.
         rows: hidden rows and their gradients; used by the calling thread.
     """
 
     sampling: Exchange
+    asking: Exchange
     inputs: Exchange
     rows: Exchange
     _before: list[Traffic] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        exchanges = (self.sampling, self.inputs, self.rows)
-        object.__setattr__(self, "_before", [e.traffic.copy() for e in exchanges])
+        object.__setattr__(self, "_before", [e.traffic.copy() for e in self._exchanges()])
+
+    def _exchanges(self) -> list[Exchange]:
+        return [self.sampling, self.asking, self.inputs, self.rows]
 
     def since(self) -> list[Traffic]:
-        """Of this rank: sampling, inputs and rows."""
-        exchanges = (self.sampling, self.inputs, self.rows)
-        return [e.traffic.since(b) for e, b in zip(exchanges, self._before, strict=True)]
+        """Of this rank, in the order of the attributes."""
+        return [e.traffic.since(b) for e, b in zip(self._exchanges(), self._before, strict=True)]
 
     def bytes(self) -> dict[str, int]:
         """Sent by this rank."""
-        sampling, inputs, rows = self.since()
+        sampling, asking, inputs, rows = self.since()
         return {
-            "sampling_bytes": sampling.bytes_sent,
-            "sampling_rounds": sampling.rounds,
+            "sampling_bytes": sampling.bytes_sent + asking.bytes_sent,
+            "sampling_rounds": sampling.rounds + asking.rounds,
             "input_bytes": inputs.bytes_sent,
             "shuffle_bytes": rows.bytes_sent,
         }
@@ -94,7 +97,7 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
         model: nn.Module,
         task: Task,
         loader: SplitLoader,
-        moved: "Moved",
+        moved: Moved,
         foreseen: np.ndarray,
         features: FeatureStore,
         inference: Inference,
@@ -134,12 +137,14 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
         placement = world.placement(graph.num_parts, job.cluster.placement)
         assert isinstance(parts.sampler, NeighborSampler)
         own = everywhere = PartitionedTopology(graph, placement, None)
+        asking: Exchange = LocalExchange()
         if job.split.data_parallel_layers:
             asking = world.exchange("sampling of data-parallel layers")
             everywhere = PartitionedTopology(graph, placement, asking)
         # Exchanges of its own: those of the world carry evaluation too, which is not counted.
         sampling = share(world.exchange("cooperative sampling"), placement)
         inputs = share(world.exchange("input rows"), placement)
+        rows = share(world.exchange("rows between layers"), placement)
         cooperation = Cooperation(
             parts.sampler,
             own,
@@ -169,7 +174,7 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
             parts.model,
             build_task(job, graph),
             loader,
-            Moved(sampling, inputs, share(world.exchange("rows between layers"), placement)),
+            Moved(sampling, asking, inputs, rows),
             foreseen,
             features,
             open_inference(job, world, graph, parts.full_sampler),
@@ -204,7 +209,7 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
         for number in range(min(batches, self.num_batches())):
             self._moved = dataclasses.replace(self._moved)
             batch, load = busy(functools.partial(self._split_loader.load, number), _CPU)
-            sampling, inputs, _ = self._moved.since()
+            sampling, asking, inputs, _ = self._moved.since()
             shuffler, self._shuffler = self._shuffler, Unsent()
             compute = self.try_out(batch)
             unsent, self._shuffler = self._shuffler, shuffler
@@ -215,6 +220,8 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
                     rows=batch.input_nodes.numel(),
                     load=load,
                     compute=compute,
+                    load_bytes=asking.bytes_sent,
+                    load_rounds=asking.rounds + asking.size_rounds,
                     near_bytes=sampling.bytes_sent + inputs.bytes_sent,
                     step_bytes=unsent.bytes,
                     near_rounds=sampling.rounds + inputs.rounds,
