@@ -16,6 +16,7 @@ Two graphs, 10% of the nodes train: a community graph (degree-corrected block mo
 
 import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -48,7 +49,6 @@ HERE = Path(__file__).resolve().parent
 FANOUTS = [15, 15, 15]
 RANKS = 4
 SPLIT = {"train": 0.1, "val": 0.0, "test": 0.0}
-PORT = 29571
 PARTITIONERS: dict[str, dict[str, Any]] = {
     "random": {"partition.name": "random"},
     "METIS": {},
@@ -145,6 +145,13 @@ def counts(graphs: Mapping[str, Graph]) -> tuple[list[dict[str, Any]], list[dict
     ]
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
 def run_ranks(
     settings: Sequence[Mapping[str, Any]], ranks: int, work: Path
 ) -> list[dict[str, Any]]:
@@ -153,7 +160,7 @@ def run_ranks(
     file.write_text(json.dumps({"settings": list(settings), "output": str(output)}))
     environment = {
         **os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(PORT), "WORLD_SIZE": str(ranks),
+        "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks),
     }  # fmt: skip
     command = [sys.executable, str(HERE / "_split_worker.py"), str(file)]
     processes = [
