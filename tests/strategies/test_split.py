@@ -10,6 +10,7 @@ from gnn_dist import config, strategies
 from gnn_dist.batch import global_digest
 from gnn_dist.cluster import World
 from gnn_dist.errors import InputError
+from gnn_dist.sampling import NeighborSampler
 
 
 def run_epoch(world: World, num_parts: int, jobs: list[config.Config]) -> list[list[tuple]]:
@@ -85,10 +86,18 @@ def test_batches_are_those_of_data_and_no_vertex_is_drawn_twice(layers):
             assert sum(drawn) == batch.blocks[depth].num_dst
 
 
+class OwnBatches(NeighborSampler):
+    """Says itself what a batch is."""
+
+    def sample(self, *args, **kwargs):
+        return super().sample(*args, **kwargs)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"sampler.name": "ladies"}, "draws vertex by vertex, and 'ladies'"),
+        ({"sampler.name": f"{__name__}.OwnBatches"}, "OwnBatches' draws whole batches"),
         ({"split.data_parallel_layers": 3}, "3 of 3 layers leaves none to split"),
         ({"cache.name": "degree", "cache.fraction": 0.5}, "reads no row of another rank"),
         ({"model.name": "support.models.BlocksOnly", "model.args": {}}, "has no layers and"),

@@ -14,7 +14,7 @@ from gnn_dist.config import Config
 from gnn_dist.errors import InputError
 from gnn_dist.features import Counts, FeatureStore
 from gnn_dist.graph import Graph
-from gnn_dist.loading import Homes
+from gnn_dist.loading import Homes, draws_in_bulk
 from gnn_dist.nn.tasks import Task
 from gnn_dist.sampling import NeighborSampler, PartitionedTopology
 from gnn_dist.storage import PartitionedGraph
@@ -256,10 +256,11 @@ def _mixes_rows(module: nn.Module) -> bool:
 def checked_parts(job: Config, graph: PartitionedGraph) -> Parts:
     """The parts of a job, where they can be split; else an ``InputError``."""
     parts = build_parts(job, graph)
-    if not isinstance(parts.sampler, NeighborSampler):
+    if not (isinstance(parts.sampler, NeighborSampler) and draws_in_bulk(parts.sampler)):
         raise InputError(
             f"config sampler.name: the strategy split draws vertex by vertex, and "
-            f"{job.sampler.name!r} draws whole layers; use neighbor or labor, or the strategy data"
+            f"{job.sampler.name!r} draws whole batches; use neighbor or labor, or a subclass that "
+            "defines draw and not sample, or the strategy data"
         )
     if not (hasattr(parts.model, "layers") and hasattr(parts.model, "forward_layer")):
         raise InputError(
