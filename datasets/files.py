@@ -93,22 +93,22 @@ def _rows(arrays: dict[str, np.ndarray]) -> int | None:
 def _read(path: Path) -> dict[str, np.ndarray]:
     """Named arrays, none of them a scalar."""
     arrays: dict[str, np.ndarray] = {}
+    if not path.exists():
+        raise InputError(f"files.path: there is no {path}; check the path")
+    if not path.is_dir() and path.suffix != ".npz":
+        raise InputError(
+            f"files.path: {path} is no .npz archive; give one, or a folder of .npy files"
+        )
     try:
         if path.is_dir():
             for file in sorted(path.glob("*.npy")):
                 arrays[file.stem] = _open(file)
         else:
-            if path.suffix != ".npz":
-                raise InputError(
-                    f"files.path: {path} is no .npz archive; give one, or a folder of .npy files"
-                )
             archive = np.load(path, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise ValueError("it is a single array")
             with archive:
                 arrays = {name: archive[name] for name in archive.files}
-    except FileNotFoundError:
-        raise InputError(f"files.path: there is no {path}; check the path") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
         raise InputError(
             f"files.path: {path} cannot be read as NumPy arrays: {error}; write it with np.save "

@@ -75,7 +75,8 @@ class Dataset(Section):
 
 class Partition(Section):
     name: str = "metis"
-    """a partitioner's name or dotted path"""
+    """random, hash, range, ldg, fennel, refennel, metis, kaminpar, mtkahypar, or the dotted path or
+    entry point of a partitioner"""
     args: dict[str, Any] = {}
     """keyword arguments of the partitioner"""
     parts: int | None = Field(None, ge=1)
@@ -96,7 +97,8 @@ class Partition(Section):
 
 class Sampler(Section):
     name: str = "neighbor"
-    """a sampler's name or dotted path"""
+    """neighbor, labor, ladies, fastgcn, for a pipeline circuits, parts, clusters, or a dotted
+    path"""
     fanouts: Ints = [10, 10]
     """neighbours drawn a node, hop by hop from the seeds outward; -1 takes all"""
     replace: bool = False
@@ -113,7 +115,8 @@ class Sampler(Section):
 
 class Model(Section):
     name: str = "sage"
-    """a model's name, or the dotted path of an nn.Module that takes (x, blocks)"""
+    """sage, gcn, gat, gin, deep, for snapshots tgcn, mpnn_lstm, evolve_gcn_o, evolve_gcn_h,
+    gconv_gru, or the dotted path of an nn.Module that takes (x, blocks)"""
     layers: int | None = Field(None, ge=1)
     """number of layers (default: one a fan-out)"""
     args: dict[str, Any] = {}
@@ -176,7 +179,7 @@ class Loader(Section):
 
 class Cache(Section):
     name: str = "none"
-    """a cache policy's name or dotted path"""
+    """none, degree, presample, vip, score, lookahead, or the dotted path of a cache policy"""
     fraction: float | None = Field(None, ge=0, le=1)
     """rows kept of other hosts, as a fraction of the halo"""
     max_bytes: int | None = Field(None, ge=0)

@@ -4,8 +4,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gnn_dist import config
+from gnn_dist import config, features, partitioners, sampling
 from gnn_dist.errors import InputError
+from gnn_dist.nn import build
+from gnn_dist.nn.recurrent import models as recurrent
+from gnn_dist.strategies.pipeline.batches import KINDS
 
 BASE = {"dataset.name": "sbm"}
 
@@ -108,3 +111,17 @@ def test_the_fingerprint_knows_what_decides_the_weights():
 def test_every_key_has_a_description():
     missing = [key for key, info in config.flags() if not info.description and "args" not in key]
     assert not missing
+
+
+@pytest.mark.parametrize(
+    ("section", "names"),
+    [
+        (config.Partition, partitioners.BUILTIN),
+        (config.Model, build.BUILTIN | recurrent.MODELS),
+        (config.Sampler, [*sampling.BUILTIN, *KINDS]),
+        (config.Cache, features.BUILTIN),
+    ],
+)
+def test_help_lists_the_built_in_parts(section, names):
+    described = re.findall(r"\w+", section.model_fields["name"].description)
+    assert set(names) <= set(described)

@@ -1,5 +1,6 @@
 """What a worker function is given."""
 
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ class Terminal:
         """Put ``text`` in the place of the last text shown."""
         if not sys.stderr.isatty():
             return
-        first = text.splitlines()[0] if text else ""
+        first = (text.splitlines() or [""])[0][: shutil.get_terminal_size().columns - 1]
         sys.stderr.write("\r" + first.ljust(self._shown))
         sys.stderr.flush()
         self._shown = len(first)

@@ -45,11 +45,9 @@ def _train(job: Config, resume: bool) -> dict[str, Any]:
         **result.metrics,
         "partition": partitioners.quality(graph).as_dict(),
     }
-    values["time"] = {
-        "partition": partitioned - started,
-        **values["time"],
-        "total": time.perf_counter() - started,
-    }
+    parts = {"partition": partitioned - started, **values["time"]}
+    total = time.perf_counter() - started
+    values["time"] = {**parts, "start": total - sum(parts.values()), "total": total}
     _write_json(job.folder / "metrics.json", values)
     _write_predictions(job.folder / "predictions.npz", result.predictions)
     page = report.write(job.folder)
@@ -264,13 +262,14 @@ def _launch(
 
 def _compile() -> None:
     """Compile the kernels now, visibly, rather than in the middle of the first epoch."""
-    slow: list[float] = []
+    new: list[str] = []
 
-    def told(module: str, seconds: float) -> None:
-        if seconds > 1:
-            if not slow:
-                _say("compiling kernels (once; the result is cached)")
-            slow.append(seconds)
+    def told(module: str, seconds: float | None) -> None:
+        if seconds is None:
+            if not new:
+                _say("compiling kernels (about a minute, once; the result is cached)")
+            new.append(module)
+        elif seconds > 1:
             _say(f"  {module}: {seconds:.0f} s")
 
     kernels.compile_all(told)

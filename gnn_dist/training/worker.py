@@ -73,7 +73,10 @@ def _train(context: WorkerContext, payload: Payload, observer: Observer) -> Resu
         newest = checkpoints.newest(folder, warn)
         if newest is not None:
             position = trainer.resume(newest)
-            context.keep(f"going on at epoch {position.epoch + 1}, step {position.step}")
+            if context.rank == 0:
+                left = position.epoch < job.train.epochs
+                at = f"going on at epoch {position.epoch + 1}, step {position.step}"
+                context.keep(at if left else "all epochs are trained: evaluating again")
     history = trainer.fit(position)
     clock.lap("train")
 

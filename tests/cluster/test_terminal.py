@@ -38,3 +38,11 @@ def test_a_line_is_rewritten_on_a_terminal_only(monkeypatch, is_terminal, wanted
     assert shown == wanted
     terminal.clear()
     assert visible(screen.getvalue()) == ["kept", ""]
+
+
+def test_a_line_that_is_rewritten_is_never_wider_than_the_terminal(monkeypatch):
+    screen = Screen(True)
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("COLUMNS", "20")
+    Terminal().show("a line of more than twenty characters")
+    assert screen.getvalue() == "\ra line of more than"
