@@ -83,13 +83,13 @@ def step_seconds(trials: list[Trial], machine: Machine, ahead: bool) -> float:
     ]
     if not ahead:
         return max(model) + max(load)
-    busy = [0.0] * (max(machine.hosts) + 1)
+    taken = [0.0] * (max(machine.hosts) + 1)
     for host, t in zip(machine.hosts, trials, strict=True):
-        busy[host] += t.compute * threads + t.load
+        taken[host] += t.compute * threads + t.load
     sent = max(
         t.load_bytes / network.rate + (t.near_bytes + t.step_bytes) / near.rate for t in trials
     )
-    return max(*model, *load, max(busy) / machine.cores, sent)
+    return max(*model, *load, max(taken) / machine.cores, sent)
 
 
 @dataclass(frozen=True)

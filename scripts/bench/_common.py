@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -74,6 +75,19 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def wait_for(processes: Sequence[subprocess.Popen[Any]], limit: float) -> None:
+    """Wait ``limit`` seconds for each; all are ended. ``RuntimeError`` where one fails."""
+    try:
+        codes = [process.wait(limit) for process in processes]
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    if any(codes):
+        raise RuntimeError(f"the processes ended with exit codes {codes}")
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from _common import wait_for
+
 ADDRESSES = ("10.78.0.1", "10.78.0.2")
 DEVICE = "veth0"
 PORT = "29555"
@@ -88,13 +90,5 @@ def run(
             processes.append(
                 subprocess.Popen(["ip", "netns", "exec", name, *worker], env=environment)
             )
-        try:
-            codes = [process.wait(limit) for process in processes]
-        finally:
-            for process in processes:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
-        if any(codes):
-            raise RuntimeError(f"the hosts ended with exit codes {codes}")
+        wait_for(processes, limit)
         return [json.loads(output.read_text()) for output in outputs]

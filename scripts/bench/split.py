@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import finish, median_ratio, parser, target
+from _common import finish, median_ratio, parser, target, wait_for
 
 from gnn_dist import config, kernels, storage
 from gnn_dist.cluster import Placement
@@ -166,15 +166,7 @@ def run_ranks(
     processes = [
         subprocess.Popen(command, env={**environment, "RANK": str(rank)}) for rank in range(ranks)
     ]
-    try:
-        codes = [process.wait(540) for process in processes]
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-    if any(codes):
-        raise RuntimeError(f"the ranks ended with exit codes {codes}")
+    wait_for(processes, 540)
     found: list[dict[str, Any]] = json.loads(output.read_text())
     return found
 

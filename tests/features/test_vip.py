@@ -1,12 +1,11 @@
 import numpy as np
 import pytest
-from support.graphs import random_graph
+from support.graphs import communities_in_two_parts, random_graph
 from support.threads import run_threads
 
 from gnn_dist import rng as keys
 from gnn_dist.batch import BatchIndex
 from gnn_dist.cluster import LocalExchange, Placement
-from gnn_dist.datasets.synthetic import sbm
 from gnn_dist.errors import InputError
 from gnn_dist.features import (
     AllParts,
@@ -138,11 +137,7 @@ def test_seed_probability_follows_how_seeds_are_dealt():
 
 @pytest.fixture(scope="module")
 def community_graph():
-    graph = sbm(
-        num_nodes=6000, num_classes=12, avg_degree=14, homophily=0.7, degree_exponent=2.5,
-        num_features=1, seed=1,
-    )  # fmt: skip
-    return assemble(graph, (graph.node["y"] % 2).astype(np.int32), 2)
+    return communities_in_two_parts()
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,14 @@
 """What a rank is foreseen to ask of other hosts, beside what its loader asks."""
 
-import numpy as np
 import pytest
+from support.graphs import communities_in_two_parts
 from support.threads import run_threads
 
 from gnn_dist import config, plugins
 from gnn_dist.cluster import Placement
-from gnn_dist.datasets.synthetic import sbm
 from gnn_dist.features import BUILTIN, FeatureStore
 from gnn_dist.loading import Horizon, Loader
 from gnn_dist.sampling import NeighborSampler, PartitionedTopology
-from gnn_dist.storage import assemble
 from gnn_dist.strategies.access import epoch_plan, foresee, workload
 
 EPOCHS = 6
@@ -18,11 +16,7 @@ EPOCHS = 6
 
 @pytest.fixture(scope="module")
 def parts():
-    graph = sbm(
-        num_nodes=6000, num_classes=12, avg_degree=14, homophily=0.7, degree_exponent=2.5,
-        num_features=1, seed=1,
-    )  # fmt: skip
-    return assemble(graph, (graph.node["y"] % 2).astype(np.int32), 2)
+    return communities_in_two_parts()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@
 
 import numpy as np
 
+from gnn_dist.datasets.synthetic import sbm
 from gnn_dist.graph import Graph
+from gnn_dist.storage import PartitionedGraph, assemble
 
 
 def random_graph(
@@ -31,3 +33,12 @@ def random_graph(
         },
         info={"name": "random", "num_classes": 3},
     )
+
+
+def communities_in_two_parts() -> PartitionedGraph:
+    """A block model with skewed degrees whose communities are dealt to two parts."""
+    graph = sbm(
+        num_nodes=6000, num_classes=12, avg_degree=14, homophily=0.7, degree_exponent=2.5,
+        num_features=1, seed=1,
+    )  # fmt: skip
+    return assemble(graph, (graph.node["y"] % 2).astype(np.int32), 2)

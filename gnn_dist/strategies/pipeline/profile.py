@@ -8,9 +8,9 @@ from torch import Tensor
 
 from gnn_dist.nn.deep import DeepGNN
 from gnn_dist.strategies.pipeline.balance import LayerTime
-from gnn_dist.strategies.pipeline.clock import now
 from gnn_dist.strategies.pipeline.plan import Profile
 from gnn_dist.strategies.pipeline.stages import DeepMicro, DeepPipelineStage
+from gnn_dist.strategies.timing import now
 
 _LAYERS = 4  # measured at once
 _BATCHES = 4

@@ -35,7 +35,6 @@ from gnn_dist.strategies.inference import gather_shares
 from gnn_dist.strategies.pipeline.balance import partition, worth_replanning
 from gnn_dist.strategies.pipeline.batches import SubgraphBatches, SubgraphSettings
 from gnn_dist.strategies.pipeline.bubbles import Ahead, Bubbles
-from gnn_dist.strategies.pipeline.clock import now
 from gnn_dist.strategies.pipeline.executor import PipelineExecutor, Step
 from gnn_dist.strategies.pipeline.forecast import PipelinePlan, foresee, memory_limit
 from gnn_dist.strategies.pipeline.generators import generate
@@ -46,6 +45,7 @@ from gnn_dist.strategies.pipeline.profile import LayerCosts, measure
 from gnn_dist.strategies.pipeline.schedule import Schedule
 from gnn_dist.strategies.pipeline.simulate import Span, Timeline, simulate
 from gnn_dist.strategies.pipeline.stages import DeepMicro, DeepPipelineStage
+from gnn_dist.strategies.timing import now
 
 _WATCHED = 4  # steps whose busy times decide on a new cut
 _CLOCKS = 0.5  # seconds by which only the clocks of two machines differ after a barrier
