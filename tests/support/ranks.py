@@ -16,9 +16,11 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -80,8 +82,7 @@ def try_ranks(
 
     Once a rank has failed, the others may go on for ``limit + grace`` seconds.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOAD)
+    context = _server()
     host = dist.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=timeout), False)
     payload = pickle.dumps(tuple(args))
     module = sys.modules[fn.__module__]
@@ -129,6 +130,17 @@ def try_ranks(
     return outcomes
 
 
+def _server() -> Any:
+    """The context of the process that ranks are forked from, which is started once."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOAD)
+    with pytest.MonkeyPatch.context() as patch:
+        # Its search path is not handed on, and what it cannot import it leaves out silently.
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        forkserver.ensure_running()
+    return context
+
+
 def _main(
     pipe: Connection,
     where: tuple[str, str | None, str],
@@ -139,6 +151,7 @@ def _main(
     limit: float,
     path: list[str],
 ) -> None:
+    assert set(_PRELOAD) <= sys.modules.keys(), "each rank would import and load for itself"
     sys.path[:] = path
     torch.set_num_threads(1)
     world: World | None = None
