@@ -198,17 +198,15 @@ def _trainer(
     from ray.train.torch import TorchConfig, TorchTrainer
 
     class LeanTrainer(TorchTrainer):
-        """Without Ray's helper actors that this project has no use for on one machine.
-
-        Each is one more process to start: about a third of the time to the first batch.
-        """
+        """Without Ray's helper actors that have nothing to do here: there is no Ray data set, and
+        what a run holds of a cluster ends with its driver. Each is one more process to start."""
 
         controller: Any = None
 
         def _create_default_callbacks(self) -> list[Any]:
             unused = ("DatasetsCallback", "PlacementGroupCleanerCallback")
             every = super()._create_default_callbacks()  # type: ignore[misc]
-            return [c for c in every if not session.local or type(c).__name__ not in unused]
+            return [c for c in every if type(c).__name__ not in unused]
 
         def _register_sigint_handler(self, controller: Any) -> None:
             # Ray's own handler ends the driver's process; Ctrl-C is an exception here.
@@ -229,6 +227,7 @@ def _trainer(
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.get(sent, timeout=30)
 
+    _begin_coordinator()
     use_gpu = session.device == "cuda"
     resources = {"CPU": workers.cpus}
     if use_gpu:
@@ -263,6 +262,14 @@ def _trainer(
             worker_runtime_env={"env_vars": workers.worker_environment()},  # type: ignore[call-arg]
         ),
     )
+
+
+def _begin_coordinator() -> None:
+    """Start the actor that Ray's controller would start and wait for, while that one starts."""
+    with contextlib.suppress(ImportError):  # it has no public name
+        from ray.data._internal.cluster_autoscaler import get_or_create_autoscaling_coordinator
+
+        get_or_create_autoscaling_coordinator()
 
 
 def _listen(

@@ -44,6 +44,8 @@ _LOCAL_ENVIRONMENT = {
     # A local Ray has no agent that collects metrics, and would say so every few seconds.
     "RAY_enable_metrics_collection": "0",
     "RAY_enable_open_telemetry": "0",
+    # Ray's own is 15: beside anything else that computes, a run would all but stand still.
+    "RAY_worker_niceness": "0",
 }
 
 

@@ -1,7 +1,6 @@
 """Parts of one's own: by dotted path, by entry point of an installed package, as docs/ says."""
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.commands import Done, gnn_dist
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,15 +61,8 @@ class MyDegree(Degree):
 '''
 
 
-def run(*arguments: str, cwd: Path, path: Path) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "gnn_dist", *arguments],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(path), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+def run(*arguments: str, folder: Path, modules: Path) -> Done:
+    done = gnn_dist(*arguments, folder=folder, modules=modules)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -102,7 +95,7 @@ def check(folder: Path) -> None:
 
 def test_every_part_may_be_a_dotted_path(tmp_path):
     (tmp_path / "own_parts.py").write_text(PARTS)
-    run("train", *job("own_parts", "dotted"), cwd=tmp_path, path=tmp_path)
+    run("train", *job("own_parts", "dotted"), folder=tmp_path, modules=tmp_path)
     check(tmp_path)
 
 
@@ -130,7 +123,7 @@ def test_an_installed_package_offers_parts_by_entry_point(tmp_path):
          "--no-index", "--target", str(site), str(source)],
         check=True, capture_output=True, timeout=120,
     )  # fmt: skip
-    run("train", *job("", "entry"), cwd=tmp_path, path=site)
+    run("train", *job("", "entry"), folder=tmp_path, modules=site)
     check(tmp_path)
 
 
@@ -146,8 +139,8 @@ def test_the_partitioner_of_the_docs_works_as_written(tmp_path):
         *("partition", "--dataset.name", "sbm", "--dataset.args.num_nodes", "300"),
         *("--partition.name", "stripes.bfs_stripes", "--partition.args.root", "7"),
         *("--partition.path", "parts", "--partition.parts", "3"),
-        cwd=tmp_path,
-        path=tmp_path,
+        folder=tmp_path,
+        modules=tmp_path,
     )
     assert "edge cut" in done.stdout
     manifest = json.loads((tmp_path / "parts" / "manifest.json").read_text())
@@ -161,8 +154,8 @@ def test_the_model_of_the_docs_works_as_written(tmp_path):
         *("train", "--dataset.name", "sbm", "--dataset.args.num_nodes", "300"),
         *("--model.name", "net.MeanNet", "--sampler.fanouts", "3,3", "--output", "out"),
         *("--train.epochs", "1", "--train.batch_size", "64", "--train.baselines", "false"),
-        cwd=tmp_path,
-        path=tmp_path,
+        folder=tmp_path,
+        modules=tmp_path,
     )
     assert np.isfinite(
         json.loads((tmp_path / "out" / "metrics.json").read_text())["test"]["accuracy"]
@@ -171,5 +164,5 @@ def test_the_model_of_the_docs_works_as_written(tmp_path):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_a_completion_script_knows_the_keys(shell, tmp_path):
-    done = run("--print-completion", shell, cwd=tmp_path, path=tmp_path)
+    done = run("--print-completion", shell, folder=tmp_path, modules=tmp_path)
     assert "--train.batch_size" in done.stdout

@@ -19,6 +19,7 @@ def ray_address() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch, temporary as folder:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
         patch.setenv("RAY_enable_metrics_collection", "0")
+        patch.setenv("RAY_worker_niceness", "0")  # beside other tests
         arguments = {"num_cpus": 2, "include_dashboard": False, "temp_dir": folder}
         cluster = Cluster(initialize_head=True, head_node_args=arguments)
         try:

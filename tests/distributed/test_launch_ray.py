@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(2 * SECONDS)
 MARK = "GNN_DIST_TEST_MARK"
 
 RESTART = """
-import json, os, signal, sys, warnings
+import json, os, signal, sys, time, warnings
 import torch
 from gnn_dist.cluster import Workers, launch
 
@@ -36,6 +36,8 @@ def work(context, payload):
         os.kill(os.getpid(), signal.SIGKILL)
     if context.rank == 0 and context.attempt == 1:
         os.kill(os.getpid(), signal.SIGSTOP)
+    if context.rank == 1 and context.attempt == 2:
+        time.sleep(600)
     total = context.world.gradients.all_reduce_sum(torch.tensor([context.rank + 1.0]))
     context.report({"total": float(total)})
     if context.rank == 0:
@@ -54,7 +56,7 @@ def work(context, payload):
         "environment": {name: os.environ.get(name) for name in names},
     }
 
-workers = Workers(2, threads=1, timeout=5, max_failures=2, environment={"TOLD": "yes"})
+workers = Workers(2, threads=1, timeout=5, max_failures=3, environment={"TOLD": "yes"})
 print(json.dumps(launch(work, {"a": [1, 2]}, workers)))
 """
 
@@ -155,7 +157,7 @@ def folders_of(pid: int) -> list[Path]:
     return found
 
 
-def test_a_killed_and_a_stopped_worker_restart_the_group_quietly(mark, tmp_path):
+def test_a_killed_a_stopped_and_a_sleeping_worker_restart_the_group_quietly(mark, tmp_path):
     process = start(RESTART, mark, cwd=tmp_path)
     out, told = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, told
@@ -165,17 +167,19 @@ def test_a_killed_and_a_stopped_worker_restart_the_group_quietly(mark, tmp_path)
         "rank": 0,
         "size": 2,
         "hosts": 1,
-        "attempt": 2,
+        "attempt": 3,
         "folder": str(tmp_path),
         "threads": 1,
         "environment": {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1", "TOLD": "yes"},
     }
-    first, second, last = told.splitlines()
-    assert "(1 of 2) after: rank 1 was killed, probably out of memory (peak " in first
-    assert "(2 of 2) after: " in second
+    first, second, third, last = told.splitlines()
+    assert "(1 of 3) after: rank 1 was killed, probably out of memory (peak " in first
+    assert "(2 of 3) after: " in second
     assert "rank 0 " in second
     assert "its process is stopped" in second
-    assert last == "in attempt 2"
+    assert "(3 of 3) after: " in third
+    assert "rank 1 " in third
+    assert last == "in attempt 3"
     assert left_behind(mark, 10) == []
     assert folders_of(process.pid) == []
     assert list(tmp_path.iterdir()) == []

@@ -53,7 +53,9 @@ def train(world: World, path: Path, folder: Path) -> list[tuple[int, int, int]]:
     graph = storage.open_partition(path)
     usage = Usage()
     strategy = strategies.build(job, world, graph)
-    build_trainer(job, world, graph, strategy, folder, usage).fit()
+    trainer = build_trainer(job, world, graph, strategy, folder, usage)
+    gc.freeze()  # to look through all that was imported takes longer than an epoch
+    trainer.fit()
     return usage.records
 
 

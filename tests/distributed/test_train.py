@@ -1,13 +1,11 @@
 """The main job, end to end, as a person starts it."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.commands import gnn_dist
 
 JOB = [
     *("--dataset.name", "sbm"),
@@ -24,17 +22,6 @@ PRODUCTS = {
 }  # fmt: skip
 
 
-def gnn_dist(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gnn_dist", *arguments],
-        cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, ray_address) -> Path:
     """Two runs of one job: on two workers of a Ray cluster, and in one process."""
@@ -44,7 +31,7 @@ def runs(tmp_path_factory, ray_address) -> Path:
         "alone": ("--cluster.workers", "0"),
     }
     for name, flags in ranks.items():
-        done = gnn_dist("train", *JOB, *flags, "--output", name, cwd=folder)
+        done = gnn_dist("train", *JOB, *flags, "--output", name, folder=folder)
         assert done.returncode == 0, done.stderr
         (folder / name / "said.json").write_text(json.dumps([done.stdout, done.stderr]))
     return folder
@@ -98,17 +85,17 @@ def test_without_a_terminal_only_the_result_is_printed(runs):
 
 
 def test_a_run_can_be_evaluated_and_reported_again(runs):
-    done = gnn_dist("evaluate", "alone", "--split", "test", cwd=runs)
+    done = gnn_dist("evaluate", "alone", "--split", "test", folder=runs)
     assert done.returncode == 0, done.stderr
     value = float(done.stdout.splitlines()[1].split()[1])
     assert value == pytest.approx(metrics(runs / "alone")["test"]["accuracy"], abs=1e-3)
     (runs / "alone" / "report.html").unlink()
-    assert gnn_dist("report", "alone", cwd=runs).returncode == 0
+    assert gnn_dist("report", "alone", folder=runs).returncode == 0
     assert (runs / "alone" / "report.html").exists()
 
 
 def test_a_finished_run_resumes_to_the_same_result(runs):
     before = metrics(runs / "alone")
-    done = gnn_dist("train", "--resume", "alone", "--train.epochs", "3", cwd=runs)
+    done = gnn_dist("train", "--resume", "alone", "--train.epochs", "3", folder=runs)
     assert done.returncode == 0, done.stderr
     assert metrics(runs / "alone")["test"] == before["test"]

@@ -1,5 +1,8 @@
 """Imported by the process that ranks are forked from: what every rank would import and load."""
 
+import torch._dynamo  # noqa: F401  the first optimizer imports it
+import torchmetrics  # noqa: F401
+
 import gnn_dist.strategies.pipeline
 import gnn_dist.strategies.snapshot_job
 import gnn_dist.strategies.split

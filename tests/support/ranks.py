@@ -82,7 +82,7 @@ def try_ranks(
 
     Once a rank has failed, the others may go on for ``limit + grace`` seconds.
     """
-    context = _server()
+    context = server()
     host = dist.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=timeout), False)
     payload = pickle.dumps(tuple(args))
     module = sys.modules[fn.__module__]
@@ -130,7 +130,7 @@ def try_ranks(
     return outcomes
 
 
-def _server() -> Any:
+def server() -> Any:
     """The context of the process that ranks are forked from, which is started once."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
