@@ -71,25 +71,38 @@ def step_seconds(trials: list[Trial], machine: Machine, ahead: bool) -> float:
     """The time of a step of which every rank does its trial.
 
     The model computes and waits for hidden rows. Batches are prepared beside it, where they are
-    prepared ``ahead``. A host's processors can do no more than they can, and neither can a link.
+    prepared ``ahead``: then the longer of the two decides, and waits where it finds the link taken
+    by the other. A host's processors can do no more than they can.
     """
     network, near, threads = machine.network, machine.near, machine.threads
-    model = [t.compute + near.seconds(t.step_bytes, t.step_rounds) for t in trials]
+    model = [(t.compute, near.seconds(t.step_bytes, t.step_rounds)) for t in trials]
     load = [
-        t.load
-        + network.seconds(t.load_bytes, t.load_rounds)
-        + near.seconds(t.near_bytes, t.near_rounds)
+        (
+            t.load,
+            network.seconds(t.load_bytes, t.load_rounds)
+            + near.seconds(t.near_bytes, t.near_rounds),
+        )
         for t in trials
     ]
     if not ahead:
-        return max(model) + max(load)
+        return max(map(sum, model)) + max(map(sum, load))
     taken = [0.0] * (max(machine.hosts) + 1)
     for host, t in zip(machine.hosts, trials, strict=True):
         taken[host] += t.compute * threads + t.load
-    sent = max(
-        t.load_bytes / network.rate + (t.near_bytes + t.step_bytes) / near.rate for t in trials
-    )
-    return max(*model, *load, max(taken) / machine.cores, sent)
+    beside = [
+        max(_beside(one, other), _beside(other, one))
+        for one, other in zip(model, load, strict=True)
+    ]
+    return max(*beside, max(taken) / machine.cores)
+
+
+def _beside(work: tuple[float, float], other: tuple[float, float]) -> float:
+    """Seconds of ``work`` (of a processor, of the link) while ``other`` uses the link too.
+
+    The other comes at any time: it is in the way in that part of the time that is on the link.
+    """
+    alone = sum(work)
+    return alone + other[1] * work[1] / alone if alone > 0 else 0.0
 
 
 @dataclass(frozen=True)

@@ -85,9 +85,9 @@ def test_an_error_of_the_model_reaches_the_user_as_itself(tmp_path):
     assert "support/faulty.py" in done.stderr, "a person debugging a model needs the place"
 
 
-def test_a_file_that_is_cut_short_under_a_run_is_named(tmp_path):
-    faulty = {"model__args__fault": "cut", "model__args__rank": "0", "cluster__workers": "0"}
-    done = train(tmp_path, "cut", **faulty)
+def test_a_file_that_is_cut_short_under_a_run_is_named(tmp_path, ray_address):
+    faulty = {"model__args__fault": "cut", "model__args__rank": "0", "cluster__workers": "1"}
+    done = train(tmp_path, "cut", cluster__address=ray_address, **faulty)
     assert done.returncode == 2, done.stderr
     assert (tmp_path / "cut-flag").exists()
     assert "npy" in done.stderr

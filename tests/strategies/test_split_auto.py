@@ -38,6 +38,9 @@ def test_a_step_is_as_long_as_what_is_longest_in_it():
     assert step_seconds(loading, machine(network=SLOW), True) == pytest.approx(1.013)
     hidden = [trial(step_bytes=1_000_000, step_rounds=4), trial()]
     assert step_seconds(hidden, machine(near=SLOW), True) == pytest.approx(0.204)
+    both = [trial(load_bytes=1_000_000, step_bytes=2_000_000)] * 2
+    waits = 0.1 + 0.2 + 0.1 * 2 / 3  # two thirds of the model's time are on the link
+    assert step_seconds(both, machine(SLOW, SLOW), True) == pytest.approx(waits, rel=0.02)
 
 
 def test_the_faster_is_taken_and_the_link_decides():
