@@ -21,7 +21,7 @@ class SharedExchange:
     Tensors on the CPU do, where all ranks share a host or the call tells ``receive``; everything
     else, and rows for other hosts, take ``inner``. A rank writes what it sends into memory of its
     own, all ranks meet, and each copies nothing: the tensors returned are views of the senders'
-    memory, which are overwritten by the second call after. Two such memories take turns, so one
+    memory, and hold until this rank's next call. Two such memories take turns, so one
     meeting a call is enough. The memory has no name in any file system and goes with its process.
 
     Collective: every rank makes one, over the same exchange. ``share`` chooses it where it helps.

@@ -143,7 +143,7 @@ class GCNConv(nn.Module):
     def forward(self, x: Tensor | FeatureRows, block: Block) -> Tensor:
         if transform_first(block, self.in_features, self.out_features):
             out = self._propagate(F.linear(rows_of(x), self.weight), block)
-            return out if self.bias is None else out + self.bias
+            return out if self.bias is None else out + self.bias.to(out.dtype)
         return F.linear(self._propagate(x, block), self.weight, self.bias)
 
     def _propagate(self, x: Tensor | FeatureRows, block: Block) -> Tensor:

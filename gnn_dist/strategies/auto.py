@@ -8,7 +8,6 @@ them, what the link takes is measured with messages of two sizes, and the time o
 import functools
 import os
 import statistics
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +25,13 @@ from gnn_dist.storage import PartitionedGraph
 from gnn_dist.strategies.access import INPUTS, epoch_plan
 from gnn_dist.strategies.base import Sizes
 from gnn_dist.strategies.data import DataStrategy, build_parts
-from gnn_dist.strategies.split import SplitStrategy
+from gnn_dist.strategies.split import SplitStrategy, checked_parts
 from gnn_dist.strategies.split.counts import EDGES, ROWS_SHUFFLED, SOURCES, VERTICES, LayerCounts
 from gnn_dist.strategies.split.plan import count_first, planned_placement
 from gnn_dist.strategies.split.trial import Trial
-from gnn_dist.strategies.timing import busy
+from gnn_dist.strategies.timing import busy, now
 
+_CPU = torch.device("cpu")
 _TRIED = 2  # batches that are computed; the first warms up
 _MESSAGE = 1 << 20  # bytes of the longer message
 _TURNS = 5  # messages of each size
@@ -75,7 +75,7 @@ def step_seconds(trials: list[Trial], machine: Machine, ahead: bool) -> float:
     by the other. A host's processors can do no more than they can.
     """
     network, near, threads = machine.network, machine.near, machine.threads
-    model = [(t.compute, near.seconds(t.step_bytes, t.step_rounds)) for t in trials]
+    model = [(t.compute, _waiting(trials, machine)) for t in trials]
     load = [
         (
             t.load,
@@ -94,6 +94,16 @@ def step_seconds(trials: list[Trial], machine: Machine, ahead: bool) -> float:
         for one, other in zip(model, load, strict=True)
     ]
     return max(*beside, max(taken) / machine.cores)
+
+
+def _waiting(trials: list[Trial], machine: Machine) -> float:
+    """Seconds of the link in which every model waits: all ranks meet in every exchange of hidden
+    rows, which is over when that of the busiest is, and then to sum gradients."""
+    rows = sum(max(larger) for larger in zip(*(t.shuffles for t in trials), strict=True))
+    gradients = max(t.gradient_bytes for t in trials)
+    return machine.near.seconds(rows, len(trials[0].shuffles)) + machine.network.seconds(
+        gradients, 1
+    )
 
 
 def _beside(work: tuple[float, float], other: tuple[float, float]) -> float:
@@ -206,7 +216,8 @@ def compare(trials: dict[str, list[Trial]], machine: Machine, ahead: bool) -> Co
     for name, ranks in trials.items():
         link = [
             machine.network.seconds(t.load_bytes, t.load_rounds)
-            + machine.near.seconds(t.near_bytes + t.step_bytes, t.near_rounds + t.step_rounds)
+            + machine.near.seconds(t.near_bytes, t.near_rounds)
+            + _waiting(ranks, machine)
             for t in ranks
         ]
         rows.append(
@@ -230,27 +241,28 @@ def measure(job: Config, world: World, graph: PartitionedGraph) -> Machine:
     network = world.exchange("measuring the network")
     near = share(world.exchange("measuring rows"), placement)
     names = sorted(set(world.hosts))
+    everyone = world.control.all_gather_object((_cores(), torch.get_num_threads()))
     return Machine(
-        measure_link(network),
-        measure_link(near),
+        measure_link(network, _CPU),
+        measure_link(near, world.device),
         tuple(names.index(name) for name in world.hosts),
-        min(world.control.all_gather_object(_cores())),
-        torch.get_num_threads(),
+        cores=min(cores for cores, _ in everyone),
+        threads=max(threads for _, threads in everyone),
     )
 
 
-def measure_link(exchange: Exchange) -> Link:
+def measure_link(exchange: Exchange, device: torch.device) -> Link:
     """From all-to-all exchanges of one row and of ``_MESSAGE`` bytes. Collective."""
     others = exchange.size - 1
 
     def once(size: int) -> float:
         rows = size // (1024 * others) + 1
-        parts = [torch.zeros(0 if r == exchange.rank else rows, 256) for r in range(exchange.size)]
-        receive = [part.shape[0] for part in parts]
+        counts = [0 if r == exchange.rank else rows for r in range(exchange.size)]
+        parts = [torch.zeros(n, 256, device=device) for n in counts]
         exchange.barrier()
-        start = time.perf_counter()
-        exchange.all_to_all(parts, receive=receive)
-        return time.perf_counter() - start
+        start = now(device)
+        exchange.all_to_all(parts, receive=counts)
+        return now(device) - start
 
     took = torch.tensor(
         [statistics.median(once(size) for _ in range(_TURNS)) for size in (0, _MESSAGE)],
@@ -279,14 +291,16 @@ def try_data(job: Config, world: World, graph: PartitionedGraph, strategy: DataS
             index=BatchIndex(0, number),
             global_seeds=len(positions),
         )
-        batch.x = store.rows(INPUTS, batch.input_nodes)
-        batch.node = {job.task.target: store.fetch(job.task.target, batch.seeds)}
+        wanted = {INPUTS: batch.input_nodes, job.task.target: batch.seeds}
+        (rows,) = store.fetch_window([wanted], leave=(INPUTS,))
+        batch.x = rows[INPUTS]
+        batch.node = {job.task.target: rows[job.task.target]}  # type: ignore[dict-item]
         return batch
 
     found = []
     for number in range(min(_TRIED, plan.num_batches)):
         before = sampling.traffic.copy(), features.traffic.copy()
-        batch, loading = busy(functools.partial(load, number), torch.device("cpu"))
+        batch, loading = busy(functools.partial(load, number), _CPU)
         traffic = [e.traffic.since(b) for e, b in zip((sampling, features), before, strict=True)]
         found.append(
             Trial(
@@ -296,6 +310,7 @@ def try_data(job: Config, world: World, graph: PartitionedGraph, strategy: DataS
                 compute=strategy.try_out(batch),
                 load_bytes=sum(t.bytes_sent for t in traffic),
                 load_rounds=sum(t.rounds + t.size_rounds for t in traffic),
+                gradient_bytes=strategy.gradient_bytes(),
             )
         )
     return found[-1]
@@ -309,10 +324,8 @@ def _cores() -> int:
 
 def _impossible(job: Config, graph: PartitionedGraph) -> str:
     """Why a job cannot be split; empty where it can."""
-    if job.cluster.replication > 1:
-        return "cluster.replication gives each rank rows that it does not own"
     try:
-        SplitStrategy.check(job, graph)
+        checked_parts(job, graph)
     except InputError as error:
         return str(error)
     return ""

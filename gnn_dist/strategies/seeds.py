@@ -128,6 +128,12 @@ class SeedStrategy(ABC, Generic[B]):
             buffer.copy_(before)
         return took
 
+    def gradient_bytes(self) -> int:
+        """Bytes that a rank sends to sum the gradients of a step over a ring: 2 (n - 1) / n of
+        them (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009)."""
+        size = self._world.size
+        return 2 * (size - 1) * self._gradients.flat.nbytes // size
+
     @abstractmethod
     def _propagate(self, batch: B) -> None:
         """Add this rank's part of the gradient to every parameter."""

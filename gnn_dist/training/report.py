@@ -227,8 +227,11 @@ def _communication(run: Mapping[str, Any]) -> str:
     if "layers" in counts:
         layers = [{name: _flat(value) for name, value in row.items()} for row in counts["layers"]]
         text += "<h2>Layers</h2>" + table(layers)
-        text += "<p class=note>A global batch: counted on the first ones before training, and on "
-        text += "all. Imbalance: the most of a rank over the mean of ranks.</p>"
+        text += (
+            "<p class=note>A global batch: counted on the first ones before training, and on all "
+            "since the start or the last restart. Imbalance: the most of a rank over the mean of "
+            "ranks.</p>"
+        )
     foreseen = counts.get("cache")
     if not foreseen:
         return text

@@ -186,7 +186,7 @@ def epochs(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     rows, targets = [], []
     for ranks, path in paths.items():
-        steps = {"bench.steps": 2 if quick else 8, "bench.repeats": repeats}
+        steps = {"bench.steps": 2 if quick else 1000, "bench.repeats": repeats}  # a whole epoch
         (found,) = run_ranks([setting(path, quick, **steps)], ranks, work)
         ratio = median_ratio(found["seconds split"], found["seconds data"])
         busy = median_ratio(found["cpu split"], found["cpu data"])

@@ -29,24 +29,32 @@ def run_epoch(world: World, num_parts: int, jobs: list[config.Config]) -> list[l
     return found
 
 
-def variants(batch_size: int) -> list[config.Config]:
-    out = [job("split", model, batch_size) for model in MODELS]
-    out += [job("split", "sage", batch_size, **{"split.data_parallel_layers": d}) for d in (1, 2)]
-    return [*out, job("split", "sage", batch_size, **{"cluster.placement": "auto"})]
+VARIANTS: list[tuple[str, dict, dict]] = [
+    *((model, {}, {}) for model in MODELS),
+    ("gcn", {"model.args": {"hidden": 8, "gcn_norm": "right"}}, {}),
+    ("sage", {"sampler.name": "labor"}, {}),
+    ("sage", {}, {"split.data_parallel_layers": 1}),
+    ("gat", {}, {"split.data_parallel_layers": 2}),
+    ("sage", {}, {"cluster.placement": "auto", "loader.prefetch": 0}),
+]
+"""(model, changes of both strategies, changes of ``split``)"""
+
+
+def variants(strategy: str, batch_size: int) -> list[config.Config]:
+    return [
+        job(strategy, model, batch_size, **both, **(own if strategy == "split" else {}))
+        for model, both, own in VARIANTS
+    ]
 
 
 @pytest.fixture(scope="module")
 def one_process():
-    names = [*MODELS, "sage", "sage", "sage"]
-    return {
-        size: run_epoch(World.local(), 1, [job("data", name, size) for name in names])
-        for size in (17, 3)
-    }
+    return {size: run_epoch(World.local(), 1, variants("data", size)) for size in (17, 3)}
 
 
 @pytest.mark.parametrize(("size", "batch_size"), [(1, 17), (2, 17), (4, 3)])
 def test_loss_and_gradients_are_those_of_one_process(size, batch_size, one_process):
-    jobs = variants(batch_size)
+    jobs = variants("split", batch_size)
     ranks = (
         run_ranks(run_epoch, size, (size, jobs), timeout=120)
         if size > 1
@@ -64,18 +72,20 @@ def test_loss_and_gradients_are_those_of_one_process(size, batch_size, one_proce
 def parts_of_an_epoch(world: World, num_parts: int, layers: int) -> list[tuple]:
     one = job("split", **{"split.data_parallel_layers": layers, "sampler.args": {"edge_ids": True}})
     strategy = strategies.build(one, world, cut(num_parts))
-    return [share[0] for _, share in strategy.shares(0, 0, strategy.num_batches())]
+    # in two goes, as a run that goes on inside an epoch
+    goes = [(0, 2), (2, strategy.num_batches())]
+    return [share[0] for first, stop in goes for _, share in strategy.shares(0, first, stop)]
 
 
-@pytest.mark.parametrize("layers", [0, 1])
-def test_batches_are_those_of_data_and_no_vertex_is_drawn_twice(layers):
-    graph = cut(3)
+@pytest.mark.parametrize(("size", "layers"), [(1, 0), (2, 0), (4, 0), (3, 1)])
+def test_batches_are_those_of_data_and_no_vertex_is_drawn_twice(size, layers):
+    graph = cut(size)
     book = np.asarray(graph.original_ids())
     whole = strategies.build(
         job("data", **{"sampler.args": {"edge_ids": True}}), World.local(), graph
     )
     batches = [share[0] for _, share in whole.shares(0, 0, whole.num_batches())]
-    ranks = run_ranks(parts_of_an_epoch, 3, (3, layers), timeout=120)
+    ranks = run_ranks(parts_of_an_epoch, size, (size, layers), timeout=120)
     for k, batch in enumerate(batches):
         parts = [rank[k] for rank in ranks]
         assert global_digest(parts, book) == batch.digest(book)
@@ -100,6 +110,9 @@ class OwnBatches(NeighborSampler):
         ({"sampler.name": f"{__name__}.OwnBatches"}, "OwnBatches' draws whole batches"),
         ({"split.data_parallel_layers": 3}, "3 of 3 layers leaves none to split"),
         ({"cache.name": "degree", "cache.fraction": 0.5}, "reads no row of another rank"),
+        ({"cluster.replication": 2, "cluster.workers": 2}, "replication: 2 is of no use to"),
+        ({"sampler.bulk": 4}, "bulk: 4 is of no use to .* set 1, or use the strategy data"),
+        ({"sampler.engine": "matrix"}, "each rank draws for its own vertices; set fused"),
         ({"model.name": "support.models.BlocksOnly", "model.args": {}}, "has no layers and"),
     ],
 )

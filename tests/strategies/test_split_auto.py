@@ -9,6 +9,7 @@ from support.split_jobs import cut, job
 from gnn_dist import strategies
 from gnn_dist.cluster import World
 from gnn_dist.config import Config
+from gnn_dist.errors import InputError
 from gnn_dist.strategies import auto
 from gnn_dist.strategies.auto import Link, Machine, compare, step_seconds
 from gnn_dist.strategies.data import build_parts
@@ -36,16 +37,19 @@ def test_a_step_is_as_long_as_what_is_longest_in_it():
     assert step_seconds(both, machine(cores=1), True) == pytest.approx(0.32)
     loading = [trial(load_bytes=10_000_000, load_rounds=3), trial()]
     assert step_seconds(loading, machine(network=SLOW), True) == pytest.approx(1.013)
-    hidden = [trial(step_bytes=1_000_000, step_rounds=4), trial()]
-    assert step_seconds(hidden, machine(near=SLOW), True) == pytest.approx(0.204)
-    both = [trial(load_bytes=1_000_000, step_bytes=2_000_000)] * 2
+    hidden = [trial(shuffles=(600_000, 10)), trial(shuffles=(0, 400_000), compute=0.05)]
+    assert step_seconds(hidden, machine(near=SLOW), True) == pytest.approx(0.1 + 0.1 + 0.0021)
+    summed = [trial(gradient_bytes=1_000_000)] * 2
+    assert step_seconds(summed, machine(network=SLOW), True) == pytest.approx(0.201)
+    both = [trial(load_bytes=1_000_000, shuffles=(2_000_000,))] * 2
     waits = 0.1 + 0.2 + 0.1 * 2 / 3  # two thirds of the model's time are on the link
     assert step_seconds(both, machine(SLOW, SLOW), True) == pytest.approx(waits, rel=0.02)
 
 
 def test_the_faster_is_taken_and_the_link_decides():
     data = [trial(compute=0.2, load_bytes=100_000), trial(compute=0.2)]
-    split = [trial(near_bytes=1000, step_bytes=4_000_000, step_rounds=4), trial()]
+    shuffled = {"step_bytes": 4_000_000, "shuffles": (1_000_000,) * 4}
+    split = [trial(near_bytes=1000, **shuffled), trial(**shuffled)]
     fast = compare({"data": data, "split": split}, machine(), True)
     slow = compare({"data": data, "split": split}, machine(near=SLOW), True)
     assert (fast.chosen, slow.chosen) == ("split", "data")
@@ -61,7 +65,7 @@ class Prefer:
         self.rows = {"data": 100_000.0, "split": 100_000.0, name: 0.0}
 
     def __call__(self, trials, machine, ahead):
-        return self.rows["split" if trials[0].step_rounds else "data"]
+        return self.rows["split" if trials[0].shuffles else "data"]
 
 
 def chosen(world: World, jobs: list[Config], prefer: str) -> list[tuple]:
@@ -115,6 +119,16 @@ def test_what_cannot_be_split_is_data_and_the_reason_is_told(changes, words):
     one = job("auto", **{"cluster.workers": 2, **changes})
     strategies.check(one, cut(2))
     assert words in strategies.plan(one, cut(2)).text()
+
+
+def test_a_staged_host_need_not_have_every_part_to_decide(monkeypatch):
+    graph = cut(2)
+
+    def absent(self, index):
+        raise InputError(f"part {index} is not in the staged copy")
+
+    monkeypatch.setattr(type(graph), "part", absent)
+    assert auto._impossible(job("auto", **{"cluster.workers": 2}), graph) == ""
 
 
 def test_one_rank_is_data():

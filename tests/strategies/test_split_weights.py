@@ -109,8 +109,11 @@ def test_an_edge_of_a_weighted_draw_counts_by_its_share(replace):
     assert edge_draws(graph, -1, replace, "w").tolist() == [1.0] * 5
 
 
-def test_a_weighted_partition_balances_work_and_is_made_again_for_another_sampler(tmp_path):
+@pytest.mark.parametrize("name", ["metis", "kaminpar"])
+def test_a_weighted_partition_balances_work_and_is_made_again_for_another_sampler(tmp_path, name):
+    pytest.importorskip({"metis": "pymetis"}.get(name, name))
     values = {
+        "partition.name": name,
         "dataset": {"name": "sbm", "args": {"num_nodes": 600, "num_classes": 4}},
         "partition.parts": 4,
         "output": str(tmp_path),

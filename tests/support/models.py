@@ -1,5 +1,6 @@
 """Models of users' own kinds."""
 
+import torch
 from torch import Tensor, nn
 
 from gnn_dist.batch import Block
@@ -17,3 +18,23 @@ class BlocksOnly(nn.Module):
         for block in blocks:
             x = aggregate(x, block, "mean")
         return self.linear(x)
+
+
+class Layers(nn.Module):
+    """The sum of a node's own row and the maximum over its neighbours, by layers."""
+
+    def __init__(
+        self, in_features: int, out_features: int, num_layers: int, hidden: int = 6
+    ) -> None:
+        super().__init__()
+        widths = [in_features, *[hidden] * (num_layers - 1), out_features]
+        self.layers = nn.ModuleList(nn.Linear(widths[i], widths[i + 1]) for i in range(num_layers))
+
+    def forward_layer(self, i: int, x: Tensor, block: Block) -> Tensor:
+        out: Tensor = self.layers[i](x[: block.num_dst] + aggregate(x, block, "max"))
+        return out if i + 1 == len(self.layers) else torch.tanh(out)
+
+    def forward(self, x: Tensor, blocks: list[Block]) -> Tensor:
+        for i, block in enumerate(blocks):
+            x = self.forward_layer(i, x, block)
+        return x

@@ -4,12 +4,14 @@ import numpy as np
 from support.graphs import random_graph
 
 from gnn_dist import config, storage
+from gnn_dist.nn import gcn_norm
 
 MODELS = {
     "sage": {"hidden": 8, "dropout": 0.3},
-    "gcn": {"hidden": 8, "gcn_norm": "right"},
+    "gcn": {"hidden": 8},
     "gat": {"hidden": 8, "heads": 2},
     "gin": {"hidden": 8},
+    "support.models.Layers": {},
 }
 
 
@@ -29,6 +31,6 @@ def job(strategy: str, model: str = "sage", batch_size: int = 17, **more) -> con
 
 
 def cut(num_parts: int) -> storage.PartitionedGraph:
-    whole = random_graph(150, 1200, seed=2)
+    whole = gcn_norm(random_graph(150, 1200, seed=2))
     assignment = np.random.default_rng(num_parts).integers(0, num_parts, 150).astype(np.int32)
     return storage.assemble(whole, assignment, num_parts)

@@ -6,6 +6,6 @@ neural networks" (2023). In data parallelism the ranks' shares of a global batch
 owner of a vertex does its work for all, and rows travel between layers.
 """
 
-from gnn_dist.strategies.split.strategy import SplitStrategy
+from gnn_dist.strategies.split.strategy import SplitStrategy, checked_parts
 
-__all__ = ["SplitStrategy"]
+__all__ = ["SplitStrategy", "checked_parts"]

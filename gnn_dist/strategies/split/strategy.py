@@ -185,8 +185,12 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
         output = self._forward(batch)
         # Without seeds here, the gradients of other ranks' seeds still come through.
         loss = self._loss(output, batch) if batch.seeds.numel() else 0.0 * output.sum()
-        if loss.requires_grad:
-            loss.backward()
+        if not loss.requires_grad:
+            raise InputError(
+                "model: its output for no destinations has no gradient, and other ranks wait for "
+                "this one to go back; compute it from the model's parameters in any case"
+            )
+        loss.backward()
 
     def _forward(self, batch: SplitBatch) -> Tensor:
         assert batch.x is not None
@@ -224,8 +228,9 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
                     load_rounds=asking.rounds + asking.size_rounds,
                     near_bytes=sampling.bytes_sent + inputs.bytes_sent,
                     step_bytes=unsent.bytes,
-                    near_rounds=sampling.rounds + inputs.rounds,
-                    step_rounds=unsent.rounds,
+                    near_rounds=sampling.rounds + sampling.size_rounds + inputs.rounds,
+                    shuffles=tuple(unsent.larger),
+                    gradient_bytes=self.gradient_bytes(),
                 )
             )
         self._moved = dataclasses.replace(self._moved)
@@ -273,6 +278,20 @@ def checked_parts(job: Config, graph: PartitionedGraph) -> Parts:
             f"config split.data_parallel_layers: {layers} of {depth} layers leaves none to split; "
             "give fewer, or use the strategy data"
         )
+    for key, idle, why in (
+        ("cluster.replication", 1, "a vertex has one owner"),
+        ("sampler.engine", "fused", "each rank draws for its own vertices"),
+        ("sampler.bulk", 1, "batches are drawn one by one"),
+        ("cache.window", 1, "no row of another rank is asked for"),
+        ("cache.ahead", 0, "no row of another rank is asked for"),
+    ):
+        section, name = key.split(".")
+        value = getattr(getattr(job, section), name)
+        if value != idle:
+            raise InputError(
+                f"config {key}: {value} is of no use to the strategy split, where {why}; set "
+                f"{idle}, or use the strategy data"
+            )
     if job.cache.name != "none":
         raise InputError(
             f"config cache.name: the strategy split reads no row of another rank, so that a cache "

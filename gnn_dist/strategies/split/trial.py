@@ -22,7 +22,10 @@ class Trial:
         load_bytes: sent to other hosts, and back, while batches are prepared.
         near_bytes: sent to their owners or readers while batches are prepared.
         step_bytes: hidden rows and their gradients, sent while the model waits.
-        load_rounds, near_rounds, step_rounds: exchanges that carry them.
+        load_rounds, near_rounds: exchanges that carry those of preparation.
+        shuffles: of each exchange while the model waits, in order, the bytes sent or those
+            received, whichever are more.
+        gradient_bytes: sent to sum the model's gradients.
     """
 
     edges: int
@@ -34,10 +37,13 @@ class Trial:
     step_bytes: int = 0
     load_rounds: int = 0
     near_rounds: int = 0
-    step_rounds: int = 0
+    shuffles: tuple[int, ...] = ()
+    gradient_bytes: int = 0
 
     @property
     def bytes(self) -> int:
+        """All that is sent for the batch; gradients are not, which are the same however it is
+        computed."""
         return self.load_bytes + self.near_bytes + self.step_bytes
 
 
@@ -47,11 +53,14 @@ class Unsent(Shuffler):
     def __init__(self) -> None:
         super().__init__(LocalExchange())
         self._alone = False
-        self.bytes = self.rounds = 0
+        self.bytes = 0
+        self.larger: list[int] = []
 
     def start(self, parts: Sequence[Tensor], receive: list[int]) -> "Future[list[Tensor]]":
-        self.bytes += sum(part.nbytes for part in parts)
-        self.rounds += 1
-        came: Future[list[Tensor]] = Future()
-        came.set_result([parts[0].new_zeros((n, *parts[0].shape[1:])) for n in receive])
-        return came
+        zeros = [parts[0].new_zeros((n, *parts[0].shape[1:])) for n in receive]
+        sent, came = (sum(tensor.nbytes for tensor in tensors) for tensors in (parts, zeros))
+        self.bytes += sent
+        self.larger.append(max(sent, came))
+        answer: Future[list[Tensor]] = Future()
+        answer.set_result(zeros)
+        return answer
