@@ -102,7 +102,7 @@ def _waiting(trials: list[Trial], machine: Machine) -> float:
     rows = sum(max(larger) for larger in zip(*(t.shuffles for t in trials), strict=True))
     gradients = max(t.gradient_bytes for t in trials)
     return machine.near.seconds(rows, len(trials[0].shuffles)) + machine.network.seconds(
-        gradients, 1
+        gradients, gradients > 0
     )
 
 

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from gnn_dist.batch import Block
+from gnn_dist.features import FeatureRows
+from gnn_dist.nn.convs import own_rows
 from gnn_dist.nn.functional import aggregate
 
 
@@ -30,8 +32,8 @@ class Layers(nn.Module):
         widths = [in_features, *[hidden] * (num_layers - 1), out_features]
         self.layers = nn.ModuleList(nn.Linear(widths[i], widths[i + 1]) for i in range(num_layers))
 
-    def forward_layer(self, i: int, x: Tensor, block: Block) -> Tensor:
-        out: Tensor = self.layers[i](x[: block.num_dst] + aggregate(x, block, "max"))
+    def forward_layer(self, i: int, x: Tensor | FeatureRows, block: Block) -> Tensor:
+        out: Tensor = self.layers[i](own_rows(x, block) + aggregate(x, block, "max"))
         return out if i + 1 == len(self.layers) else torch.tanh(out)
 
     def forward(self, x: Tensor, blocks: list[Block]) -> Tensor:
