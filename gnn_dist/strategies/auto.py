@@ -28,7 +28,7 @@ from gnn_dist.strategies.data import DataStrategy, build_parts
 from gnn_dist.strategies.split import SplitStrategy, checked_parts
 from gnn_dist.strategies.split.counts import EDGES, ROWS_SHUFFLED, SOURCES, VERTICES, LayerCounts
 from gnn_dist.strategies.split.plan import count_first, planned_placement
-from gnn_dist.strategies.split.trial import Trial
+from gnn_dist.strategies.split.trial import TRIES, Trial
 from gnn_dist.strategies.timing import busy, now
 
 _CPU = torch.device("cpu")
@@ -75,25 +75,46 @@ def step_seconds(trials: list[Trial], machine: Machine, ahead: bool) -> float:
     by the other. A host's processors can do no more than they can.
     """
     network, near, threads = machine.network, machine.near, machine.threads
-    model = [(t.compute, _waiting(trials, machine)) for t in trials]
+    waits = _waiting(trials, machine)
+    model = [_Work(t.compute, waits, len(t.shuffles) + (t.gradient_bytes > 0)) for t in trials]
     load = [
-        (
+        _Work(
             t.load,
             network.seconds(t.load_bytes, t.load_rounds)
             + near.seconds(t.near_bytes, t.near_rounds),
+            t.load_rounds + t.near_rounds,
         )
         for t in trials
     ]
     if not ahead:
-        return max(map(sum, model)) + max(map(sum, load))
+        return max(w.alone() for w in model) + max(w.alone() for w in load)
     taken = [0.0] * (max(machine.hosts) + 1)
     for host, t in zip(machine.hosts, trials, strict=True):
         taken[host] += t.compute * threads + t.load
-    beside = [
-        max(_beside(one, other), _beside(other, one))
-        for one, other in zip(model, load, strict=True)
+    both = [
+        max(one.beside(other), other.beside(one)) for one, other in zip(model, load, strict=True)
     ]
-    return max(*beside, max(taken) / machine.cores)
+    return max(*both, max(taken) / machine.cores)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Seconds of a processor and of the link, in turns: it computes before each exchange."""
+
+    processor: float
+    link: float
+    exchanges: int
+
+    def alone(self) -> float:
+        return self.processor + self.link
+
+    def beside(self, other: "_Work") -> float:
+        """Seconds while ``other`` uses the link too, where an exchange waits for the one that is
+        under way: it is in the way but for what falls into one of this work's turns to compute."""
+        if not self.link:
+            return self.alone()
+        turn = self.processor / max(self.exchanges, 1)
+        return self.alone() + other.link - min(other.link, turn)
 
 
 def _waiting(trials: list[Trial], machine: Machine) -> float:
@@ -104,15 +125,6 @@ def _waiting(trials: list[Trial], machine: Machine) -> float:
     return machine.near.seconds(rows, len(trials[0].shuffles)) + machine.network.seconds(
         gradients, gradients > 0
     )
-
-
-def _beside(work: tuple[float, float], other: tuple[float, float]) -> float:
-    """Seconds of ``work`` (of a processor, of the link) while ``other`` uses the link too.
-
-    The other comes at any time: it is in the way in that part of the time that is on the link.
-    """
-    alone = sum(work)
-    return alone + other[1] * work[1] / alone if alone > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -307,7 +319,7 @@ def try_data(job: Config, world: World, graph: PartitionedGraph, strategy: DataS
                 edges=sum(block.num_edges for block in batch.blocks),
                 rows=batch.input_nodes.numel(),
                 load=loading,
-                compute=strategy.try_out(batch),
+                compute=min(strategy.try_out(batch) for _ in range(TRIES)),
                 load_bytes=sum(t.bytes_sent for t in traffic),
                 load_rounds=sum(t.rounds + t.size_rounds for t in traffic),
                 gradient_bytes=strategy.gradient_bytes(),

@@ -9,6 +9,8 @@ from torch import Tensor
 from gnn_dist.cluster import LocalExchange
 from gnn_dist.strategies.split.shuffle import Shuffler
 
+TRIES = 3  # of the model on a batch; the fastest counts
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -18,7 +20,7 @@ class Trial:
         edges: sampled, of all layers.
         rows: feature rows read, or received from their owner.
         load: seconds to sample and read, without waiting for other ranks.
-        compute: seconds forward and backward, likewise.
+        compute: seconds forward and backward, likewise, in the fastest of ``TRIES``.
         load_bytes: sent to other hosts, and back, while batches are prepared.
         near_bytes: sent to their owners or readers while batches are prepared.
         step_bytes: hidden rows and their gradients, sent while the model waits.
