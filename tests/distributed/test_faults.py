@@ -141,6 +141,8 @@ def start_and_hang(folder: Path, output: str) -> subprocess.Popen[str]:
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
         start_new_session=True,
+        # Whoever is started in the background by a shell ignores Ctrl-C, and so would this one.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
