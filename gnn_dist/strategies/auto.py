@@ -74,23 +74,12 @@ def step_seconds(trials: list[Trial], machine: Machine, ahead: bool) -> float:
     prepared ``ahead``: then the longer of the two decides, and waits where it finds the link taken
     by the other. A host's processors can do no more than they can.
     """
-    network, near, threads = machine.network, machine.near, machine.threads
-    waits = _waiting(trials, machine)
-    model = [_Work(t.compute, waits, len(t.shuffles) + (t.gradient_bytes > 0)) for t in trials]
-    load = [
-        _Work(
-            t.load,
-            network.seconds(t.load_bytes, t.load_rounds)
-            + near.seconds(t.near_bytes, t.near_rounds),
-            t.load_rounds + t.near_rounds,
-        )
-        for t in trials
-    ]
+    model, load = _works(trials, machine)
     if not ahead:
         return max(w.alone() for w in model) + max(w.alone() for w in load)
     taken = [0.0] * (max(machine.hosts) + 1)
     for host, t in zip(machine.hosts, trials, strict=True):
-        taken[host] += t.compute * threads + t.load
+        taken[host] += t.compute * machine.threads + t.load
     both = [
         max(one.beside(other), other.beside(one)) for one, other in zip(model, load, strict=True)
     ]
@@ -115,6 +104,23 @@ class _Work:
             return self.alone()
         turn = self.processor / max(self.exchanges, 1)
         return self.alone() + other.link - min(other.link, turn)
+
+
+def _works(trials: list[Trial], machine: Machine) -> tuple[list[_Work], list[_Work]]:
+    """What the model, and what the preparation of batches, does on every rank."""
+    network, near = machine.network, machine.near
+    waits = _waiting(trials, machine)
+    model = [_Work(t.compute, waits, len(t.shuffles) + (t.gradient_bytes > 0)) for t in trials]
+    load = [
+        _Work(
+            t.load,
+            network.seconds(t.load_bytes, t.load_rounds)
+            + near.seconds(t.near_bytes, t.near_rounds),
+            t.load_rounds + t.near_rounds,
+        )
+        for t in trials
+    ]
+    return model, load
 
 
 def _waiting(trials: list[Trial], machine: Machine) -> float:
@@ -226,12 +232,7 @@ def compare(trials: dict[str, list[Trial]], machine: Machine, ahead: bool) -> Co
     """The strategies by the time of a step; the first of equal ones."""
     rows: list[dict[str, Any]] = []
     for name, ranks in trials.items():
-        link = [
-            machine.network.seconds(t.load_bytes, t.load_rounds)
-            + machine.near.seconds(t.near_bytes, t.near_rounds)
-            + _waiting(ranks, machine)
-            for t in ranks
-        ]
+        link = [model.link + load.link for model, load in zip(*_works(ranks, machine), strict=True)]
         rows.append(
             {
                 "strategy": name,
