@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from gnn_dist import cli, config
+from gnn_dist.errors import WorkerError
 
 ROOT = Path(__file__).parents[2]
 JOB = """
@@ -75,3 +76,15 @@ def test_the_script_trains_as_the_command_does(file, tmp_path, monkeypatch, caps
     found = json.loads((tmp_path / "runs" / "tiny-script" / "metrics.json").read_text())
     assert len(found["epochs"]) == 8
     assert f"'accuracy': {found['test']['accuracy']:.4g}"[:14] in capsys.readouterr().out
+
+
+def test_a_rank_that_is_lost_is_told_in_one_line(file, monkeypatch, capsys):
+    """That Ray workers lead to this error: see test_launch_ray."""
+
+    def lost(arguments):
+        raise WorkerError("rank 1 has not answered for 6 s")
+
+    monkeypatch.setitem(cli.COMMANDS, "train", lost)
+    assert cli.main(["train", str(file)]) == 1
+    said = capsys.readouterr().err
+    assert said == "gnn-dist train: rank 1 has not answered for 6 s\n"
