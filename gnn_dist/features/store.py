@@ -33,8 +33,8 @@ class FeatureStore:
     a cache or asked from their owners. What is returned never depends on the placement, the cache
     or the window; what was moved is counted.
 
-    Where another host owns a part, building a store and every call that returns rows are
-    collective: all ranks make them in the same order, with the same names and the same number of
+    Where another host owns a part, building a store and every call that returns rows, but
+    ``here``, are collective: all ranks make them in the same order, with the same names and the same number of
     batches, from one thread and over an exchange that nothing else uses at that time. Where every
     part is on every rank's host there is no communication at all.
 
@@ -109,6 +109,22 @@ class FeatureStore:
         """
         (batch,) = self.fetch_window([{name: nodes}])
         rows = batch[name]
+        assert isinstance(rows, Tensor)
+        return rows
+
+    def here(self, name: str, nodes: NodeIds) -> Tensor:
+        """Rows of nodes of this host's parts, as ``fetch`` gives them; no other rank takes part.
+
+        Raises ``InputError`` also for a node of another host.
+        """
+        split = self._split(name, nodes)
+        if split.remote.size:
+            raise InputError(
+                f"features: node {split.remote[0]} is of another host; ask for it by fetch, with "
+                "all ranks"
+            )
+        self.last = Counts()
+        rows = self._deliver(name, split, (), None)
         assert isinstance(rows, Tensor)
         return rows
 

@@ -197,7 +197,7 @@ class AutoStrategy:
         gather = world.control.all_gather_object
         trials = {
             "data": gather(try_data(job, world, graph, data)),
-            "split": gather(split.rehearse(_TRIED)),
+            "split": gather(split.trial(_TRIED)),
         }
         found = compare(trials, machine, job.loader.prefetch > 0)
         return _told(split if found.chosen == "split" else data, found)

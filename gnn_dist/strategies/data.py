@@ -127,7 +127,7 @@ def build_parts(job: Config, graph: PartitionedGraph) -> Parts:
         num_layers=len(job.sampler.fanouts),
         seed=job.seed,
     )
-    sampler = _build_sampler(job, _edge_tensors(job, model, graph))
+    sampler = build_sampler(job, _edge_tensors(job, model, graph))
     everything = NeighborSampler(
         [-1] * len(job.sampler.fanouts),
         edge_ids=getattr(sampler, "edge_ids", False),
@@ -138,7 +138,7 @@ def build_parts(job: Config, graph: PartitionedGraph) -> Parts:
     return Parts(model, sampler, everything, cache)
 
 
-def _build_sampler(job: Config, edge: tuple[str, ...]) -> Sampler:
+def build_sampler(job: Config, edge: tuple[str, ...] = (), edge_ids: bool = False) -> Sampler:
     """The sampler of a job; it need not take what the job leaves as it is."""
     settings = job.sampler
     own = {
@@ -146,10 +146,17 @@ def _build_sampler(job: Config, edge: tuple[str, ...]) -> Sampler:
         "replace": settings.replace,
         "weights": settings.weights,
         "edge": edge,
+        "edge_ids": edge_ids,
     }
     part = plugins.resolve("sampler", settings.name, SAMPLERS)
     taken = plugins.keywords(part)
-    needless = {"fanouts": own["fanouts"], "replace": False, "weights": None, "edge": ()}
+    needless = {
+        "fanouts": own["fanouts"],
+        "replace": False,
+        "weights": None,
+        "edge": (),
+        "edge_ids": False,
+    }
     passed = {
         k: v for k, v in own.items() if taken is None or k in taken or v != needless[k]
     } | settings.args

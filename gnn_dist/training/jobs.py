@@ -203,6 +203,8 @@ def evaluate(run: Path, *, split: str = "test", checkpoint: Path | None = None) 
     if not file.is_file():
         raise InputError(f"run {run}: holds no config.yaml; give the folder of a run")
     job = config.load(file, {"output": str(run)})
+    if job.train.strategy == "auto":  # both of its strategies predict alike
+        job = config.load(file, {"output": str(run), "train.strategy": "data"})
     graph = storage.open_partition(job.partition.path or run / "partition")
     if not len(graph.split_in_parts(split)):
         raise InputError(f"--split {split}: has no nodes in this graph; choose another split")

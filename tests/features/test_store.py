@@ -107,6 +107,25 @@ def test_nothing_is_exchanged_where_every_part_is_on_every_host():
         assert counts.needed == 0
 
 
+def test_rows_of_this_host_need_no_other_rank():
+    graph = random_graph()
+    partitioned = cut(graph, 2)
+
+    def work(rank, exchange):
+        store = FeatureStore(partitioned, place(rank, ["a", "b"], 2), exchange)
+        before = exchange.calls
+        if rank == 0:  # alone: a collective would wait for the other rank for ever
+            nodes = np.arange(partitioned.offsets[1])[::-1]
+            rows = store.here("x", nodes)
+            np.testing.assert_array_equal(rows.numpy(), truth(graph, partitioned, "x", nodes))
+            assert (store.last.rows["owned"], store.last.rounds) == (nodes.size, 0)
+            with pytest.raises(InputError, match="node 59 is of another host"):
+                store.here("x", np.array([0, 59]))
+        return exchange.calls - before
+
+    assert run_threads(2, work) == [0, 0]
+
+
 def test_counts_by_origin_are_exact():
     graph = random_graph()
     partitioned = cut(graph, 4)

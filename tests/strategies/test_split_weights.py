@@ -76,6 +76,17 @@ def test_presampled_weights_are_counts_of_drawn_rows_and_edges(changes):
         assert mine.sum() > 0
 
 
+def test_a_sampler_of_ones_own_need_not_take_what_the_job_leaves_as_it_is():
+    graph = random_graph(60, 400, seed=3)
+    own = {"sampler.name": "support.split_jobs.Plain"}
+    found = partition_weights(weighed("presample", **own), graph)
+    expected = partition_weights(weighed("presample"), graph)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert np.array_equal(mine, theirs)
+    with pytest.raises(InputError, match="takes no argument 'replace'"):
+        partition_weights(weighed("presample", **own, **{"sampler.replace": True}), graph)
+
+
 def test_analysed_weights_are_the_mean_of_what_is_drawn():
     graph = random_graph(300, 1500, seed=4)
     changes = {"train.batch_size": 20, "partition.presample_epochs": 40}

@@ -5,6 +5,7 @@ from support.graphs import random_graph
 
 from gnn_dist import config, storage
 from gnn_dist.nn import gcn_norm
+from gnn_dist.sampling import NeighborSampler
 
 MODELS = {
     "sage": {"hidden": 8, "dropout": 0.3},
@@ -13,6 +14,13 @@ MODELS = {
     "gin": {"hidden": 8},
     "support.models.Layers": {},
 }
+
+
+class Plain(NeighborSampler):
+    """A sampler of one's own that takes no ``replace``, no ``weights`` and no edge tensors."""
+
+    def __init__(self, fanouts, edge_ids=False):
+        super().__init__(fanouts, edge_ids=edge_ids)
 
 
 def job(strategy: str, model: str = "sage", batch_size: int = 17, **more) -> config.Config:

@@ -75,7 +75,7 @@ class SplitLoader:
         )
         yield from timed(prefetcher(range(first, stop)))
 
-    def rehearse(self, batches: int) -> np.ndarray:
+    def foresee(self, batches: int) -> np.ndarray:
         """Counts of the first batches, int64[b, layers + 1, 5], which are drawn for them. At least
         one, at most as many as an epoch has. Collective."""
         order = self.plan.order(0)
@@ -100,8 +100,9 @@ class SplitLoader:
     def _fetch(self, loaded: tuple[SplitBatch, LoadTimes]) -> tuple[SplitBatch, LoadTimes]:
         batch, times = loaded
         times.fetch_began = time.perf_counter()
-        own = self._features.fetch(self._inputs, batch.input_nodes)
-        batch.node = {self._target: self._labels.fetch(self._target, batch.seeds)}
+        own = self._features.here(self._inputs, batch.input_nodes)
+        labels = self._labels.fetch if self._cooperation.data_parallel else self._labels.here
+        batch.node = {self._target: labels(self._target, batch.seeds)}
         route = batch.layers[0].route
         batch.x = own if route is None else self._shuffler.whole(own, route)
         self.counts.append(batch.counts())

@@ -168,7 +168,7 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
             prefetch=job.loader.prefetch,
             max_bytes=job.loader.max_bytes,
         )
-        foreseen = loader.rehearse(BATCHES)
+        foreseen = loader.foresee(BATCHES)
         return cls(
             job,
             parts.model,
@@ -207,7 +207,7 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
                 h = run(h, self._here(layer.block))
         return h
 
-    def rehearse(self, batches: int) -> Trial:
+    def trial(self, batches: int) -> Trial:
         """This rank's part of the last of the first ``batches``, tried. Collective."""
         found = []
         for number in range(min(batches, self.num_batches())):

@@ -10,15 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from gnn_dist import plugins
 from gnn_dist.config import Config
 from gnn_dist.errors import InputError
 from gnn_dist.features import AllParts, Workload, inclusion_probability, seed_probability
 from gnn_dist.graph import Graph
 from gnn_dist.loading import EpochPlan, rehearse
 from gnn_dist.sampling import ALL, LocalTopology, NeighborSampler
-from gnn_dist.sampling import BUILTIN as SAMPLERS
 from gnn_dist.storage import PartitionedGraph
+from gnn_dist.strategies.data import build_sampler
 
 
 def partition_weights(job: Config, graph: Graph) -> tuple[np.ndarray, np.ndarray]:
@@ -144,14 +143,11 @@ def _one_process(job: Config, graph: Graph) -> tuple[PartitionedGraph, EpochPlan
 
 
 def _sampler(job: Config) -> NeighborSampler:
-    settings = job.sampler
-    args = {"fanouts": settings.fanouts, "replace": settings.replace, "weights": settings.weights}
-    args |= {**settings.args, "edge_ids": True}
-    sampler = plugins.build("sampler", settings.name, args, SAMPLERS)
+    sampler = build_sampler(job, edge_ids=True)
     if not isinstance(sampler, NeighborSampler):
         raise InputError(
             f"config partition.weights: a vertex has a cost of its own where a sampler draws "
-            f"vertex by vertex; {settings.name!r} does not; use neighbor or labor, or leave "
+            f"vertex by vertex; {job.sampler.name!r} does not; use neighbor or labor, or leave "
             "partition.weights out"
         )
     return sampler
