@@ -34,9 +34,9 @@ class FeatureStore:
     or the window; what was moved is counted.
 
     Where another host owns a part, building a store and every call that returns rows, but
-    ``here``, are collective: all ranks make them in the same order, with the same names and the same number of
-    batches, from one thread and over an exchange that nothing else uses at that time. Where every
-    part is on every rank's host there is no communication at all.
+    ``here``, are collective: all ranks make them in the same order, with the same names and the
+    same number of batches, from one thread and over an exchange that nothing else uses at that
+    time. Where every part is on every rank's host there is no communication at all.
 
     Args:
         graph: the partitions.
@@ -86,6 +86,7 @@ class FeatureStore:
         self._local = np.array([self._placement.is_local(p) for p in range(graph.num_parts)])
         self._owned = owned_parts(self._placement)
         self._holders: dict[str, Holder] = {}
+        self._foreseen: dict[int, tuple[NodeIds, Split]] = {}  # of batches ahead; by id of theirs
         self.counts = Counts()
         self.last = Counts()
         if not self._placement.all_local:
@@ -144,7 +145,7 @@ class FeatureStore:
         The union of the rows that are missing for all of ``batches`` is asked for once, in one
         round, and held until it has been used for the last time. ``ahead`` are batches that will
         be asked for next: rows that they need are not given up in between, and a policy that
-        looks ahead sees them. Where the rows exceed ``window_bytes``, the window is cut into
+        looks ahead sees them; until then their ids must not be changed in place. Where the rows exceed ``window_bytes``, the window is cut into
         several rounds, at the same batches on all ranks.
 
         Nothing happens before the first batch is taken; rows are copied out as the iterator
@@ -163,6 +164,11 @@ class FeatureStore:
             {name: self._split(name, batch[name]) for name in self._holders if name in batch}
             for batch in ahead
         ]
+        self._foreseen = {
+            id(batch[name]): (batch[name], split)
+            for batch, splits in zip(ahead, known, strict=True)
+            for name, split in splits.items()
+        }
         done = 0
         while done < len(wanted):
             size = self._round_size(wanted[done:])
@@ -311,6 +317,8 @@ class FeatureStore:
     # -- where nodes are -----------------------------------------------------------------------
 
     def _split(self, name: str, nodes: NodeIds) -> "Split":
+        if id(nodes) in self._foreseen:
+            return self._foreseen[id(nodes)][1]
         ids = nodes.numpy() if isinstance(nodes, Tensor) else np.asarray(nodes)
         ids = ids.astype(np.int64, copy=False)
         self._tables.type(name)

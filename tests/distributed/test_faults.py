@@ -71,6 +71,7 @@ def test_a_killed_worker_costs_no_bit(whole, ray_address):
     done = train(whole, "killed", model__args__fault="kill", cluster__address=ray_address)
     assert done.returncode == 0, done.stderr
     assert (whole / "killed-flag").exists()
+    assert "after: rank 1 was killed, probably out of memory (peak " in done.stderr
     assert_same_weights(whole / "killed", whole / "whole")
     epochs = json.loads((whole / "killed" / "metrics.json").read_text())["epochs"]
     assert [record["epoch"] for record in epochs] == [0, 1, 2]

@@ -32,11 +32,9 @@ def work(context, payload):
     print("a worker prints")
     warnings.warn("a library warns")
     context.world.control.barrier()
-    if context.rank == 1 and context.attempt == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    if context.rank == 0 and context.attempt == 1:
+    if context.rank == 0 and context.attempt == 0:
         os.kill(os.getpid(), signal.SIGSTOP)
-    if context.rank == 1 and context.attempt == 2:
+    if context.rank == 1 and context.attempt == 1:
         time.sleep(600)
     total = context.world.gradients.all_reduce_sum(torch.tensor([context.rank + 1.0]))
     context.report({"total": float(total)})
@@ -56,7 +54,7 @@ def work(context, payload):
         "environment": {name: os.environ.get(name) for name in names},
     }
 
-workers = Workers(2, threads=1, timeout=5, max_failures=3, environment={"TOLD": "yes"})
+workers = Workers(2, threads=1, timeout=5, max_failures=2, environment={"TOLD": "yes"})
 print(json.dumps(launch(work, {"a": [1, 2]}, workers)))
 """
 
@@ -157,7 +155,8 @@ def folders_of(pid: int) -> list[Path]:
     return found
 
 
-def test_a_killed_a_stopped_and_a_sleeping_worker_restart_the_group_quietly(mark, tmp_path):
+def test_a_stopped_and_a_sleeping_worker_restart_the_group_quietly(mark, tmp_path):
+    """One that is killed does in test_faults."""
     process = start(RESTART, mark, cwd=tmp_path)
     out, told = process.communicate(timeout=SECONDS)
     assert process.returncode == 0, told
@@ -167,19 +166,18 @@ def test_a_killed_a_stopped_and_a_sleeping_worker_restart_the_group_quietly(mark
         "rank": 0,
         "size": 2,
         "hosts": 1,
-        "attempt": 3,
+        "attempt": 2,
         "folder": str(tmp_path),
         "threads": 1,
         "environment": {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1", "TOLD": "yes"},
     }
-    first, second, third, last = told.splitlines()
-    assert "(1 of 3) after: rank 1 was killed, probably out of memory (peak " in first
-    assert "(2 of 3) after: " in second
-    assert "rank 0 " in second
-    assert "its process is stopped" in second
-    assert "(3 of 3) after: " in third
-    assert "rank 1 " in third
-    assert last == "in attempt 3"
+    first, second, last = told.splitlines()
+    assert "(1 of 2) after: " in first
+    assert "rank 0 " in first
+    assert "its process is stopped" in first
+    assert "(2 of 2) after: " in second
+    assert "rank 1 " in second
+    assert last == "in attempt 2"
     assert left_behind(mark, 10) == []
     assert folders_of(process.pid) == []
     assert list(tmp_path.iterdir()) == []
