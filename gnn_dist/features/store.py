@@ -130,7 +130,7 @@ class FeatureStore:
         return rows
 
     def rows(self, name: str, nodes: NodeIds) -> Rows:
-        """As ``fetch``, but left in the table, without a copy, where one table here holds all."""
+        """As ``fetch``, but rows of this host are left in their tables, without a copy."""
         (batch,) = self.fetch_window([{name: nodes}], leave=(name,))
         return batch[name]
 
@@ -145,12 +145,13 @@ class FeatureStore:
         The union of the rows that are missing for all of ``batches`` is asked for once, in one
         round, and held until it has been used for the last time. ``ahead`` are batches that will
         be asked for next: rows that they need are not given up in between, and a policy that
-        looks ahead sees them; until then their ids must not be changed in place. Where the rows exceed ``window_bytes``, the window is cut into
-        several rounds, at the same batches on all ranks.
+        looks ahead sees them; until then their ids must not be changed in place. Where the rows
+        exceed ``window_bytes``, the window is cut into several rounds, at the same batches on all
+        ranks.
 
         Nothing happens before the first batch is taken; rows are copied out as the iterator
-        advances; exhaust it before the next call. Names in
-        ``leave`` may come as ``FeatureRows`` where one table on this host holds them all.
+        advances; exhaust it before the next call. Names in ``leave`` come as ``FeatureRows``, where
+        there are any: rows of this host stay in their tables.
         """
         wanted = [
             {name: self._split(name, nodes) for name, nodes in batch.items()} for batch in batches
@@ -261,44 +262,67 @@ class FeatureStore:
         self, name: str, split: "Split", leave: Collection[str], arrivals: "_Arrivals | None"
     ) -> Rows:
         kind = self._tables.type(name)
-        counts = Counts()
         for part, positions in split.local:
-            counts.add("owned" if part in self._owned else "shared", positions.size, kind.row_bytes)
-        if name in leave and split.only_part is not None:
-            index = torch.from_numpy(split.nodes - self._offsets[split.only_part])
-            dtype = _torch_dtype(kind.logical)
-            rows: Rows = FeatureRows(self._tables.tensor(name, split.only_part), index, dtype)
-        else:
-            out = np.empty((split.nodes.size, *kind.shape), kind.logical)
-            for part, positions in split.local:
-                index = split.nodes[positions] - self._offsets[part]
-                kernels.place(self._tables.array(name, part), index, out, positions)
-            if split.remote.size:
-                assert arrivals is not None
-                held = self._holders.get(name)
-                new = self._place_remote(split, out, arrivals, held)
-                counts.add("remote", new, kind.row_bytes)
-                counts.add("cached", split.remote.size - new, kind.row_bytes)
-            rows = torch.from_numpy(out)
-        self.last += counts
-        self.counts += counts
-        return rows
+            self._count(name, "owned" if part in self._owned else "shared", positions.size)
+        if name in leave and split.nodes.size:
+            return self._left(name, split, arrivals)
+        out = np.empty((split.nodes.size, *kind.shape), kind.logical)
+        for part, positions in split.local:
+            index = split.nodes[positions] - self._offsets[part]
+            kernels.place(self._tables.array(name, part), index, out, positions)
+        self._place_remote(name, split, arrivals, out, split.inverse, split.positions)
+        return torch.from_numpy(out)
 
-    @staticmethod
+    def _left(self, name: str, split: "Split", arrivals: "_Arrivals | None") -> FeatureRows:
+        """Rows of this host in their tables, those of others in a table of their own."""
+        kind, count = self._tables.type(name), split.nodes.size
+        dtype = _torch_dtype(kind.logical)
+        tables = [self._tables.tensor(name, part) for part, _ in split.local]
+        if len(tables) == 1 and not split.remote.size:
+            index = split.nodes - self._offsets[split.local[0][0]]
+            return FeatureRows((tables[0],), torch.from_numpy(index), dtype)
+        index, source = np.empty(count, np.int64), np.empty(count, np.int64)
+        for number, (part, positions) in enumerate(split.local):
+            index[positions] = split.nodes[positions] - self._offsets[part]
+            source[positions] = number
+        copies = np.empty((split.remote.size, *kind.shape), kind.stored)
+        if split.remote.size:
+            every = np.arange(split.remote.size)
+            self._place_remote(name, split, arrivals, copies, every, every)
+            index[split.positions], source[split.positions] = split.inverse, len(tables)
+            tables.append(torch.from_numpy(copies))
+        which = torch.from_numpy(source) if len(tables) > 1 else None
+        return FeatureRows(tuple(tables), torch.from_numpy(index), dtype, which, copies.nbytes)
+
+    def _count(self, name: str, origin: str, rows: int) -> None:
+        for counts in (self.last, self.counts):
+            counts.add(origin, rows, self._tables.type(name).row_bytes)
+
     def _place_remote(
-        split: "Split", out: np.ndarray, arrivals: "_Arrivals", held: Holder | None
-    ) -> int:
-        """Fill in the rows of other hosts; returns how many of them had to be sent."""
+        self,
+        name: str,
+        split: "Split",
+        arrivals: "_Arrivals | None",
+        out: np.ndarray,
+        inverse: np.ndarray,
+        positions: np.ndarray,
+    ) -> None:
+        """Rows ``inverse`` of those of other hosts to ``out[positions]``; they are counted."""
+        if not split.remote.size:
+            return
+        assert arrivals is not None
         row = find(split.remote, arrivals.ids)
         came = row >= 0
-        _place(arrivals.rows, row, split, out)
-        if held is not None:
-            slot = held.pool.find(split.remote)
+        _place(arrivals.rows, row[inverse], out, positions)
+        if name in self._holders:
+            pool = self._holders[name].pool
+            slot = pool.find(split.remote)
             slot[came] = -1
-            _place(held.pool.table, slot, split, out)
+            _place(pool.table, slot[inverse], out, positions)
         new = int(np.count_nonzero(~arrivals.used[row[came]]))
         arrivals.used[row[came]] = True
-        return new
+        self._count(name, "remote", new)
+        self._count(name, "cached", split.remote.size - new)
 
     def count_planning(self) -> None:
         """Charge what was asked through ``directory`` to the start rather than to a batch."""
@@ -341,7 +365,6 @@ class Split:
         positions: int64[r], positions of nodes of other hosts.
         remote: those nodes, ascending and distinct.
         inverse: int64[r], the place in ``remote`` of each position.
-        only_part: the part that holds all nodes, where it is on this host.
     """
 
     nodes: np.ndarray
@@ -349,22 +372,20 @@ class Split:
     positions: np.ndarray
     remote: np.ndarray
     inverse: np.ndarray
-    only_part: int | None
 
     @classmethod
     def of(cls, nodes: np.ndarray, offsets: np.ndarray, is_local: np.ndarray) -> "Split":
         none = np.empty(0, np.int64)
         if is_local.size == 1 and is_local[0]:
-            return cls(nodes, [(0, np.arange(nodes.size))], none, none, none, 0)
+            return cls(nodes, [(0, np.arange(nodes.size))], none, none, none)
         parts = is_local.size
         label = np.where(is_local, np.arange(parts), parts)
         order, bounds = group(nodes, offsets, label, parts + 1)
         here = np.flatnonzero(np.diff(bounds[:-1]))
         local = [(int(p), order[bounds[p] : bounds[p + 1]]) for p in here]
-        only = local[0][0] if len(local) == 1 and local[0][1].size == nodes.size else None
         positions = order[bounds[parts] :]
         remote, inverse = kernels.distinct(nodes[positions])
-        return cls(nodes, local, positions, remote, inverse, only)
+        return cls(nodes, local, positions, remote, inverse)
 
 
 @dataclass(slots=True, eq=False)
@@ -376,11 +397,10 @@ class _Arrivals:
     used: np.ndarray
 
 
-def _place(table: np.ndarray, row: np.ndarray, split: Split, out: np.ndarray) -> None:
-    """Copy ``table[row[i]]`` to wherever ``split.remote[i]`` was asked for; -1 is not there."""
-    row = row[split.inverse]
+def _place(table: np.ndarray, row: np.ndarray, out: np.ndarray, positions: np.ndarray) -> None:
+    """``out[positions] = table[row]`` where ``row`` is not -1."""
     here = row >= 0
-    kernels.place(table, row[here], out, split.positions[here])
+    kernels.place(table, row[here], out, positions[here])
 
 
 def owned_parts(placement: Placement) -> frozenset[int]:

@@ -74,10 +74,10 @@ def batch_to_data(batch: MiniBatch) -> Data:
         reached.append(new)
     order = torch.from_numpy(np.concatenate(reached))
     x = batch.x
-    if isinstance(x, FeatureRows):
-        x = FeatureRows(x.table, x.index[order], x.dtype).materialise()
-    elif x is not None:
+    if x is not None:
         x = x[order]
+    if isinstance(x, FeatureRows):
+        x = x.materialise()
     return _data(
         x=x,
         n_id=batch.input_nodes[order],

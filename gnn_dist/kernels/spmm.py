@@ -15,6 +15,8 @@ from numba import njit
 from gnn_dist.kernels import parallel
 from gnn_dist.kernels.vector import (
     add,
+    address,
+    at,
     divide,
     flat,
     fma,
@@ -73,13 +75,13 @@ def self_mean(
     indices: np.ndarray,
     x: np.ndarray,
     *,
-    index: np.ndarray | None = None,
+    addresses: np.ndarray | None = None,
     out: np.ndarray | None = None,
 ) -> np.ndarray:
     """``[self | mean]``, [num_dst, 2F]: row ``r`` is ``x[r]`` beside the mean of its sources' rows.
 
-    With ``index`` int64[num_src], source ``s`` is row ``index[s]`` of the table ``x``: the first
-    layer reads the feature table without a gathered copy.
+    With ``addresses`` int64[num_src], the row of source ``s`` begins at that byte of memory, and
+    ``x`` is any array of such rows: the first layer reads feature tables without a gathered copy.
     """
     rows, width = indptr.size - 1, x.shape[1]
     dtype = _wide(x.dtype)
@@ -87,17 +89,17 @@ def self_mean(
         out = np.empty((rows, 2 * width), dtype)
     assert (out.shape, out.dtype) == ((rows, 2 * width), dtype)
     if out.size:
-        args = self_mean_args(indptr, indices, x, index)
+        args = self_mean_args(indptr, indices, x, addresses)
         parallel.run_rows(self_mean_rows, indptr, *args, flat(out), 0)
     return out
 
 
 def self_mean_args(
-    indptr: np.ndarray, indices: np.ndarray, x: np.ndarray, index: np.ndarray | None
+    indptr: np.ndarray, indices: np.ndarray, x: np.ndarray, addresses: np.ndarray | None
 ) -> tuple[Any, ...]:
     """What ``self_mean_rows(lo, hi, *args, out, first)`` takes between: rows ``lo .. hi - 1`` of
     ``self_mean`` are written to the flat ``out``, whose first row is row ``first``."""
-    return indptr, indices, flat(x), x.shape[1], _NO_INDEX if index is None else index
+    return indptr, indices, flat(x), x.shape[1], _NOWHERE if addresses is None else addresses
 
 
 def self_mean_backward(
@@ -160,7 +162,7 @@ def _line(coef: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return np.ascontiguousarray(coef, dtype).reshape(-1)
 
 
-_NO_INDEX = np.empty(0, np.int64)
+_NOWHERE = np.empty(0, np.int64)
 _NO_COEF = {t: np.empty(0, t) for t in (np.float32, np.float64)}
 
 
@@ -213,31 +215,33 @@ def _spmm(row_lo, row_hi, indptr, indices, x, out, stride, heads, coef, mean, ah
 
 @njit(cache=True, forceinline=True)
 def _self_mean_block(zero, c, args):
-    x, width, out, at, own, rows, count = args
-    mine, acc = load(zero, x, own * width + c), _sum(zero, x, width, c, rows, 0, count)
-    store(out, at + c, mine)
-    store(out, at + width + c, divide(acc, splat(acc, max(count, 1))))
+    x, width, out, place, own, rows, count = args
+    mine, acc = load(zero, at(x, own), c), zero
+    for e in range(count):
+        acc = add(acc, load(acc, at(x, item(rows, e)), c))
+    store(out, place + c, mine)
+    store(out, place + width + c, divide(acc, splat(acc, max(count, 1))))
 
 
 @njit(cache=True, nogil=True)
-def self_mean_rows(row_lo, row_hi, indptr, indices, x, width, index, out, first):
-    line = _PAIR // x.itemsize
-    translate = index.size > 0
+def self_mean_rows(row_lo, row_hi, indptr, indices, x, width, addresses, out, first):
+    step, line = width * x.itemsize, _PAIR // x.itemsize
+    base, scattered = address(x), addresses.size > 0
     most = 0
     for r in range(row_lo, row_hi):
         most = max(most, indptr[r + 1] - indptr[r])
-    found = np.empty(most, np.int64)  # rows of x for the edges of one destination
-    px, po, pi, pt = pointer(x), pointer(out), pointer(indices), pointer(index)
+    found = np.empty(most, np.int64)  # where the rows of one destination's sources begin
+    px, po, pi, pt = pointer(x), pointer(out), pointer(indices), pointer(addresses)
     rows = pointer(found)
     for r in range(row_lo, row_hi):
         lo, hi = indptr[r], indptr[r + 1]
-        if translate:  # hidden rows lie in the order in which they are first read: no need
+        if scattered:  # hidden rows lie in the order in which they are first read: no need
             for e in range(lo + _AHEAD, min(hi + _AHEAD, indices.size)):
-                _ask(px, width, line, item(pt, np.int64(item(pi, e))))
+                _ask(at(px, item(pt, np.int64(item(pi, e)))), width, line, 0)
         for e in range(lo, hi):
             s = np.int64(item(pi, e))
-            found[e - lo] = item(pt, s) if translate else s
-        own = index[r] if translate else r
+            found[e - lo] = item(pt, s) if scattered else base + s * step
+        own = addresses[r] if scattered else base + r * step
         args = (px, width, po, 2 * (r - first) * width, own, rows, hi - lo)
         over_columns(_self_mean_block, out, 0, width, args)
 
@@ -341,10 +345,9 @@ def warmup() -> None:
     """Compile for the dtypes of a run (float32 features, float16 tables)."""
     indptr, indices, coef = np.array([0, 1]), np.zeros(1, np.int32), np.ones(1, np.float32)
     x = np.ones((1, 1), np.float32)
-    index = np.zeros(1, np.int64)
     spmm(indptr, indices, x)
-    self_mean(indptr, indices, x, index=index)
-    self_mean(indptr, indices, x.astype(np.float16), index=index)
+    self_mean(indptr, indices, x)
+    self_mean(indptr, indices, x.astype(np.float16))
     grad = np.ones((1, 32), np.float32)
     self_mean_backward((indptr, indices), coef, grad)
     args = self_mean_backward_args((indptr, indices), coef, grad)

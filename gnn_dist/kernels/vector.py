@@ -65,6 +65,28 @@ def pointer(typingctx, array):
     return types.CPointer(array.dtype)(array), codegen
 
 
+@intrinsic
+def at(typingctx, like, address):
+    """Pointer to numbers such as those of ``like``, which has a dtype, at an address in bytes."""
+    kind = types.CPointer(like.dtype)
+
+    def codegen(context, builder, signature, args):
+        return builder.inttoptr(args[1], context.get_value_type(kind))
+
+    return kind(like, types.int64), codegen
+
+
+@intrinsic
+def address(typingctx, array):
+    """Of the first element of an array, in bytes: the inverse of ``at``."""
+
+    def codegen(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        return builder.ptrtoint(data, ir.IntType(64))
+
+    return types.int64(array), codegen
+
+
 def lanes32(array):
     """Lanes of ``zeros32(array)``."""
     raise TypeError("for numba kernels only")

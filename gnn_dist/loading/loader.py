@@ -63,6 +63,8 @@ class Loader:
         horizon: how many batches are sampled and fetched together, where other hosts are asked
             for rows or neighbours; alone they gain nothing by it.
         prefetch, max_bytes, threads: see ``Prefetcher``.
+        leave: rows of this host stay in their tables, for a model that reads them there; one on
+            another device has them copied in any case, and better here than while it waits.
 
     Attributes:
         counts: rows and messages of all batches delivered so far.
@@ -84,6 +86,7 @@ class Loader:
         prefetch: int = 4,
         max_bytes: int = 1 << 30,
         threads: int = 1,
+        leave: bool = True,
     ) -> None:
         self.plan = plan
         self.counts = Counts()
@@ -94,6 +97,7 @@ class Loader:
         self._seed = seed
         self._rank = rank
         self._inputs = inputs
+        self._leave = (inputs,) if leave and inputs is not None else ()
         self._targets = tuple(targets)
         self._horizon = horizon if topology.collective else None
         self._prefetch = prefetch
@@ -148,7 +152,7 @@ class Loader:
             self._rows = self._features.fetch_window(
                 [self._wanted(b) for b in sampled.window],
                 [self._wanted(b) for b in sampled.ahead],
-                leave=(self._inputs or "",),
+                leave=self._leave,
             )
         rows = next(self._rows)
         self.counts += self._features.last
@@ -219,6 +223,5 @@ def draws_in_bulk(sampler: Sampler) -> TypeGuard[BulkSampler]:
 def batch_bytes(batch: MiniBatch) -> int:
     """Bytes of the tensors that a batch holds (rows left in a feature table are not its own)."""
     held = [batch.seeds, batch.input_nodes, *batch.node.values()]
-    if isinstance(batch.x, Tensor):
-        held.append(batch.x)
-    return sum(t.nbytes for t in held) + sum(block.nbytes for block in batch.blocks)
+    rows = 0 if batch.x is None else batch.x.nbytes
+    return rows + sum(t.nbytes for t in held) + sum(block.nbytes for block in batch.blocks)

@@ -33,9 +33,7 @@ def rows_of(x: Tensor | FeatureRows) -> Tensor:
 
 def own_rows(x: Tensor | FeatureRows, block: Block) -> Tensor:
     """The rows of the block's destinations."""
-    if isinstance(x, Tensor):
-        return x[: block.num_dst]
-    return FeatureRows(x.table, x.index[: block.num_dst], x.dtype).materialise()
+    return rows_of(x[: block.num_dst])
 
 
 def edge_weight(x: Tensor | FeatureRows, block: Block) -> Tensor | None:

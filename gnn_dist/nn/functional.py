@@ -42,7 +42,7 @@ def aggregate(
         raise InputError("aggregate: max takes no edge weights; use sum or mean")
     _check_rows("aggregate", x, block)
     if isinstance(x, FeatureRows):
-        table = _table(x) if reduce != "max" else None
+        table = _table(x) if reduce != "max" and len(x.tables) == 1 else None
         if table is not None and (weight is None or not weight.requires_grad):
             return _aggregate_table(table, x, block, reduce == "mean", weight)
         x = x.materialise()
@@ -63,9 +63,9 @@ def self_mean(x: Tensor | FeatureRows, block: Block) -> Tensor:
     if isinstance(x, FeatureRows):
         table = _table(x)
         if table is not None:
-            arrays = block.indptr.numpy(), block.indices.numpy()
-            index = x.index.numpy()
-            return torch.from_numpy(kernels.self_mean(*arrays, table, index=index))
+            arrays = block.indptr.numpy(), block.indices.numpy(), table
+            addresses = x.addresses().numpy()
+            return torch.from_numpy(kernels.self_mean(*arrays, addresses=addresses))
         x = x.materialise()
     if not _on_cpu(x):
         return torch_ops.self_mean(x, block)
@@ -172,12 +172,13 @@ def _tensor(array: np.ndarray, dtype: torch.dtype) -> Tensor:
 
 
 def _table(rows: FeatureRows) -> np.ndarray | None:
-    """The table [N, F] where the kernels can read it, else None."""
-    table = rows.table
-    readable = table.dtype == rows.dtype or table.dtype == torch.float16
-    if table.device.type != "cpu" or rows.dtype != torch.float32 or not readable:
+    """The first table [N, F] where the kernels can read all of them, else None."""
+    readable = rows.stored in (rows.dtype, torch.float16)
+    if rows.device.type != "cpu" or rows.dtype != torch.float32 or not readable:
         return None
-    return table.reshape(table.shape[0], -1).numpy() if table.is_contiguous() else None
+    if not all(table.is_contiguous() for table in rows.tables):
+        return None
+    return rows.tables[0].reshape(rows.tables[0].shape[0], -1).numpy()
 
 
 def _narrow(ids: np.ndarray, limit: int) -> np.ndarray:

@@ -51,17 +51,18 @@ class SageLayer:
 
 def sage_stack(
     x: Tensor,
-    index: Tensor | None,
+    addresses: Tensor | None,
     layers: Sequence[SageLayer],
     weights: Sequence[Tensor],
     biases: Sequence[Tensor],
 ) -> Tensor:
     """Layers of ``act([self | mean] W^T + b)``, one after the other: [num_dst of the last, out].
 
-    ``x`` is [num_src, F], or with ``index`` int64[num_src] a feature table whose rows are read
-    (float32, or float16 that is widened; it gets no gradient). ``weights`` are [out, 2 * in].
+    ``x`` is [num_src, F], or with ``addresses`` int64[num_src] one of the feature tables whose rows
+    are read (see ``FeatureRows``; float32, or float16 that is widened; they get no gradient).
+    ``weights`` are [out, 2 * in].
     """
-    return _Stack.apply(x, index, tuple(layers), *weights, *biases)
+    return _Stack.apply(x, addresses, tuple(layers), *weights, *biases)
 
 
 def _tiles(rows: int, size: int) -> list[tuple[int, int]]:
@@ -73,7 +74,7 @@ class _Stack(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: Tensor,
-        index: Tensor | None,
+        addresses: Tensor | None,
         layers: tuple[SageLayer, ...],
         *parameters: Tensor,
     ) -> Tensor:
@@ -81,7 +82,7 @@ class _Stack(torch.autograd.Function):
         needs_grad = any(ctx.needs_input_grad)
         weights, biases = parameters[: len(layers)], parameters[len(layers) :]
         saved: list[Tensor] = []
-        out, rows = x.detach(), index
+        out, rows = x.detach(), addresses
         for layer, weight, bias in zip(layers, weights, biases, strict=True):
             args = (layer, weight.detach(), bias.detach(), needs_grad)
             both, out, active = _forward(out, rows, *args)
@@ -118,7 +119,7 @@ class _Stack(torch.autograd.Function):
 
 def _forward(
     x: Tensor,
-    index: Tensor | None,
+    addresses: Tensor | None,
     layer: SageLayer,
     weight: Tensor,
     bias: Tensor,
@@ -137,7 +138,7 @@ def _forward(
         block.indptr.numpy(),
         block.indices.numpy(),
         x.contiguous().numpy(),
-        None if index is None else index.numpy(),
+        None if addresses is None else addresses.numpy(),
     )
     flat_both, flat_out, offset = flat(both.numpy()), flat(out.numpy()), bias.numpy()
     active = bits.numpy()

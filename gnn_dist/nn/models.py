@@ -186,7 +186,7 @@ class SAGE(GNN):
         biases = [cast(Tensor, conv.bias) for conv in convs]
         if isinstance(x, Tensor):
             return sage_stack(x, None, run, weights, biases)
-        return sage_stack(x.table, x.index, run, weights, biases)
+        return sage_stack(x.tables[0], x.addresses(), run, weights, biases)
 
     def _fusible(
         self, i: int, x: Tensor | FeatureRows, block: Block, *, first: bool
@@ -217,13 +217,13 @@ class SAGE(GNN):
 
 def _readable(x: Tensor | FeatureRows, weight: Tensor) -> bool:
     """Whether the kernels can read ``x`` for weights of this dtype and device."""
-    table = x if isinstance(x, Tensor) else x.table
     known = weight.dtype in (torch.float32, torch.float64) and x.dtype == weight.dtype
-    stored = table.dtype == weight.dtype or (
-        table.dtype == torch.float16 and weight.dtype == torch.float32 and x is not table
+    stored = isinstance(x, Tensor) or (
+        (x.stored == x.dtype or (x.stored, x.dtype) == (torch.float16, torch.float32))
+        and all(table.is_contiguous() for table in x.tables)
     )
-    on_cpu = table.device.type == weight.device.type == "cpu"
-    plain = table.ndim == 2 and not torch.is_autocast_enabled("cpu")
+    on_cpu = x.device.type == weight.device.type == "cpu"
+    plain = len(x.shape) == 2 and not torch.is_autocast_enabled("cpu")
     return known and stored and on_cpu and plain
 
 

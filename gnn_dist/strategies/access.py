@@ -111,6 +111,7 @@ def open_access(
         prefetch=job.loader.prefetch,
         max_bytes=job.loader.max_bytes,
         threads=_threads(job, topology),
+        leave=world.device.type == "cpu",
     )
     forecast = None
     useful = cache is not None and (job.cache.name != "none" or job.cache.window > 1)

@@ -294,6 +294,7 @@ def try_data(job: Config, world: World, graph: PartitionedGraph, strategy: DataS
     store = FeatureStore(graph, placement, features)
     plan = epoch_plan(job, graph, placement)
     order = plan.order(0)
+    leave = (INPUTS,) if world.device.type == "cpu" else ()
 
     def load(number: int) -> MiniBatch:
         positions = plan.batch(order, number)
@@ -305,7 +306,7 @@ def try_data(job: Config, world: World, graph: PartitionedGraph, strategy: DataS
             global_seeds=len(positions),
         )
         wanted = {INPUTS: batch.input_nodes, job.task.target: batch.seeds}
-        (rows,) = store.fetch_window([wanted], leave=(INPUTS,))
+        (rows,) = store.fetch_window([wanted], leave=leave)
         batch.x = rows[INPUTS]
         batch.node = {job.task.target: rows[job.task.target]}  # type: ignore[dict-item]
         return batch

@@ -96,7 +96,7 @@ def ours(data: Data, settings: dict[str, Any]) -> Callable[[int], float]:
 
     def step(number: int) -> float:
         batch = sampler(number, number + 1 < step.last)  # type: ignore[attr-defined]
-        rows = FeatureRows(data.x, batch.input_nodes)
+        rows = FeatureRows((data.x,), batch.input_nodes)
         loss = F.cross_entropy(model(rows, batch.blocks), data.y[batch.seeds])
         optimizer.zero_grad()
         loss.backward()

@@ -1,3 +1,5 @@
+import ctypes
+
 import numpy as np
 import pytest
 import torch
@@ -247,7 +249,7 @@ def test_rows_of_one_table_are_left_in_it(tmp_path):
     assert len(rows) == 3
     assert rows.shape == (3, 5)
     assert rows.dtype == torch.float32
-    assert rows.table.shape == (60, 5)
+    assert [table.shape for table in rows.tables] == [(60, 5)]
     np.testing.assert_array_equal(rows.materialise().numpy(), graph.node["x"][nodes])
     assert rows.to("cpu") is rows
     assert isinstance(rows.to("meta"), torch.Tensor)
@@ -314,4 +316,41 @@ def test_a_host_without_a_part_asks_for_everything():
 
     (here, mine), (there, theirs) = run_threads(2, work)
     assert (here, mine["owned"], mine["remote"]) == ("FeatureRows", 3, 0)
-    assert (there, theirs["owned"], theirs["remote"]) == ("Tensor", 0, 2)
+    assert (there, theirs["owned"], theirs["remote"]) == ("FeatureRows", 0, 2)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_rows_are_left_in_the_tables_of_several_parts(tmp_path, half):
+    graph = random_graph()
+    write(cut(graph, 4), tmp_path / "p", partitioner={"name": "cut"}, half=["x"] if half else [])
+    partitioned = open_partition(tmp_path / "p")
+    nodes = np.random.default_rng(1).permutation(60)[:50]
+    stored = graph.node["x"].astype(np.float16 if half else graph.node["x"].dtype)
+    expected = stored.astype(graph.node["x"].dtype)[partitioned.original_ids()[nodes]]
+
+    def work(rank, exchange):
+        store = FeatureStore(partitioned, place(rank, ["a", "b"], 4), exchange, Degree())
+        before = store.counts.copy()
+        rows = store.rows("x", nodes)
+        assert isinstance(rows, FeatureRows)
+        assert len(rows.tables) == 3  # of two parts here, and what the other host sent
+        np.testing.assert_array_equal(rows.materialise().numpy(), expected)
+        order = torch.from_numpy(np.random.default_rng(2).permutation(50)[:20])
+        np.testing.assert_array_equal(rows[order].materialise().numpy(), expected[order])
+        far = len(rows) - int((rows.source < 2).sum())
+        assert far == store.last.rows["remote"] + store.last.rows["cached"] > 0
+        size = far * 5 * (2 if half else expected.itemsize)
+        assert (rows.copied, rows.nbytes) == (size, size + 2 * 8 * 50)
+        # where the kernels find them
+        where = rows.addresses().numpy()
+        bits = np.stack(
+            [np.frombuffer(_memory(a, 5 * stored.itemsize), stored.dtype) for a in where]
+        )
+        np.testing.assert_array_equal(bits.astype(expected.dtype), expected)
+        assert (store.counts.rounds - before.rounds) == 1
+
+    run_threads(2, work)
+
+
+def _memory(address: int, size: int) -> bytes:
+    return ctypes.string_at(int(address), size)

@@ -110,7 +110,7 @@ def test_blocks_hold_the_sampled_edges_and_ids(graph):
 def test_rows_left_in_the_table_are_gathered_and_ids_may_be_absent(graph):
     batch = sampled(graph, [3, 3], edge_ids=False)
     x = batch.x
-    batch.x = FeatureRows(torch.from_numpy(graph.node["x"]), batch.input_nodes)
+    batch.x = FeatureRows((torch.from_numpy(graph.node["x"]),), batch.input_nodes)
     blocks = batch.to_dgl()
     assert torch.equal(blocks[0].srcdata["feat"], x)
     assert dgl.EID not in blocks[0].edata

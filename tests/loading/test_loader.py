@@ -7,6 +7,7 @@ from support.graphs import random_graph
 from gnn_dist.batch import MiniBatch
 from gnn_dist.features import FeatureRows, FeatureStore
 from gnn_dist.loading import EpochPlan, Loader
+from gnn_dist.loading.loader import batch_bytes
 from gnn_dist.sampling import LocalTopology, NeighborSampler
 from gnn_dist.storage import PartitionedGraph
 
@@ -44,6 +45,22 @@ def test_batches_do_not_depend_on_the_threads_that_sample_them(prefetch, threads
     alone = delivered(loader(0, 1))
     assert len(set(alone)) == len(alone) == 25
     assert delivered(loader(prefetch, threads)) == alone
+
+
+def test_rows_are_copied_for_a_model_on_another_device():
+    whole = PartitionedGraph.from_graph(GRAPH)
+    train, original = whole.split("train")
+    copying = Loader(
+        EpochPlan(train, original, np.zeros(train.size, np.int64), 40, 1, seed=7),
+        NeighborSampler([5, 4, 3]),
+        LocalTopology(whole.part(0)),
+        FeatureStore(whole),
+        seed=7,
+        leave=False,
+    )
+    for batch, _ in copying.epoch(0, 0, 3):
+        assert np.array_equal(batch.x.numpy(), GRAPH.node["x"][batch.input_nodes.numpy()])
+        assert batch_bytes(batch) > batch.x.nbytes
 
 
 def test_a_part_of_an_epoch_needs_nothing_before_it():

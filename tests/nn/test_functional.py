@@ -105,10 +105,15 @@ def test_edge_softmax_and_edge_add_equal_autograd(block: Block, heads: int) -> N
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.float16])
 @pytest.mark.parametrize("width", [1, 6, 47, 100])
-def test_rows_left_in_a_table_are_aggregated_as_if_gathered(stored, width: int) -> None:
+@pytest.mark.parametrize("tables", [1, 2])
+def test_rows_left_in_tables_are_aggregated_as_if_gathered(stored, width: int, tables) -> None:
     block = make_block([3, 0, 5, 1], 9)
     table = features(40, width).to(stored)
-    rows = FeatureRows(table, torch.randint(0, 40, (9,)), torch.float32)
+    index = torch.randint(0, 40, (9,))
+    rows = FeatureRows((table,), index, torch.float32)
+    if tables > 1:
+        far = torch.tensor([0, 1, 1, 0, 1, 0, 0, 1, 0])
+        rows = FeatureRows((table, features(40, width).to(stored)), index, torch.float32, far)
     x = rows.materialise()
     torch.testing.assert_close(
         functional.self_mean(rows, block), torch_ops.self_mean(x, block), rtol=1e-5, atol=1e-6

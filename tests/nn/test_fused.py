@@ -61,11 +61,13 @@ def test_fused_equals_operators(sizes: list[int], dropout: float, hidden: int) -
 
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("stored", [torch.float32, torch.float16])
-def test_the_first_layer_reads_the_feature_table(stored: torch.dtype) -> None:
+@pytest.mark.parametrize("tables", [1, 3])
+def test_the_first_layer_reads_the_feature_tables(stored: torch.dtype, tables: int) -> None:
     blocks = blocks_of(2, [600, 70, 12])
     model = SAGE(33, 4, 2, 20)
-    table = torch.randn(1000, 33).to(stored)
-    rows = FeatureRows(table, torch.randint(0, 1000, (600,)), torch.float32)
+    parts = tuple(torch.randn(1000, 33).to(stored) for _ in range(tables))
+    source = None if tables == 1 else torch.randint(0, tables, (600,))
+    rows = FeatureRows(parts, torch.randint(0, 1000, (600,)), torch.float32, source)
     ours = results(model, rows, blocks, True)
     exact = model.double()
     oracle = results(exact, rows.materialise().double(), blocks, False)

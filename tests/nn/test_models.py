@@ -154,7 +154,7 @@ def test_layers_on_sampled_blocks_equal_layers_on_the_whole_graph(model, graph) 
         indices = torch.tensor([local[v] for v in found.tolist()], dtype=torch.int32)
         blocks.insert(0, Block(torch.from_numpy(indptr), indices, len(sources), edge={"gcn": gcn}))
         nodes = sources
-    rows = FeatureRows(x, torch.from_numpy(nodes))
+    rows = FeatureRows((x,), torch.from_numpy(nodes))
     torch.testing.assert_close(net(rows, blocks), expected[seeds], rtol=1e-5, atol=1e-5)
 
 
