@@ -63,8 +63,8 @@ class Loader:
         horizon: how many batches are sampled and fetched together, where other hosts are asked
             for rows or neighbours; alone they gain nothing by it.
         prefetch, max_bytes, threads: see ``Prefetcher``.
-        leave: rows of this host stay in their tables, for a model that reads them there; one on
-            another device has them copied in any case, and better here than while it waits.
+        leave: rows of this host stay in their tables, for a model that reads them there; where
+            they are copied in any case, it is better done here than while the model waits.
 
     Attributes:
         counts: rows and messages of all batches delivered so far.

@@ -111,7 +111,7 @@ def open_access(
         prefetch=job.loader.prefetch,
         max_bytes=job.loader.max_bytes,
         threads=_threads(job, topology),
-        leave=world.device.type == "cpu",
+        leave=reads_in_place(job, world),
     )
     forecast = None
     useful = cache is not None and (job.cache.name != "none" or job.cache.window > 1)
@@ -123,6 +123,11 @@ def open_access(
 
 INPUTS = "x"
 """The node tensor that models read."""
+
+
+def reads_in_place(job: Config, world: World) -> bool:
+    """Whether a model may read rows where they are stored: on a CPU, in their own precision."""
+    return world.device.type == "cpu" and job.train.precision == "float32"
 
 
 def epoch_plan(job: Config, graph: PartitionedGraph, near: Placement) -> EpochPlan:

@@ -22,7 +22,7 @@ from gnn_dist.features import FeatureStore
 from gnn_dist.graph import Graph
 from gnn_dist.sampling import PartitionedTopology
 from gnn_dist.storage import PartitionedGraph
-from gnn_dist.strategies.access import INPUTS, epoch_plan
+from gnn_dist.strategies.access import INPUTS, epoch_plan, reads_in_place
 from gnn_dist.strategies.base import Sizes
 from gnn_dist.strategies.data import DataStrategy, build_parts
 from gnn_dist.strategies.split import SplitStrategy, checked_parts
@@ -294,7 +294,7 @@ def try_data(job: Config, world: World, graph: PartitionedGraph, strategy: DataS
     store = FeatureStore(graph, placement, features)
     plan = epoch_plan(job, graph, placement)
     order = plan.order(0)
-    leave = (INPUTS,) if world.device.type == "cpu" else ()
+    leave = (INPUTS,) if reads_in_place(job, world) else ()
 
     def load(number: int) -> MiniBatch:
         positions = plan.batch(order, number)
