@@ -27,7 +27,7 @@ from gnn_dist.strategies.base import Sizes
 from gnn_dist.strategies.data import DataStrategy, build_parts
 from gnn_dist.strategies.split import SplitStrategy, checked_parts
 from gnn_dist.strategies.split.counts import EDGES, ROWS_SHUFFLED, SOURCES, VERTICES, LayerCounts
-from gnn_dist.strategies.split.plan import count_first, planned_placement
+from gnn_dist.strategies.split.plan import count_first, num_ranks, planned_placement
 from gnn_dist.strategies.split.trial import TRIES, Trial
 from gnn_dist.strategies.timing import busy, now
 
@@ -173,7 +173,7 @@ class AutoStrategy:
     @classmethod
     def plan(cls, job: Config, graph: PartitionedGraph) -> "AutoPlan":
         """Counts of the first batches under both; what they take is measured at the start."""
-        why = _impossible(job, graph)
+        why = _impossible(job, graph, num_ranks(job))
         if why:
             return AutoPlan(None, None, why)
         sampler, placement = build_parts(job, graph).sampler, planned_placement(job, graph)
@@ -188,7 +188,7 @@ class AutoStrategy:
         cls, job: Config, world: World, graph: PartitionedGraph
     ) -> DataStrategy | SplitStrategy:
         """The strategy chosen on all ranks, with the ``choice`` for people. Collective."""
-        why = "one rank has nothing to share" if world.size == 1 else _impossible(job, graph)
+        why = _impossible(job, graph, world.size)
         if why:
             return _told(DataStrategy.build(job, world, graph), Comparison([], "data", why))
         machine = measure(job, world, graph)
@@ -336,8 +336,10 @@ def _cores() -> int:
     return len(allowed(0)) if allowed is not None else os.cpu_count() or 1
 
 
-def _impossible(job: Config, graph: PartitionedGraph) -> str:
+def _impossible(job: Config, graph: PartitionedGraph, ranks: int) -> str:
     """Why a job cannot be split; empty where it can."""
+    if ranks == 1:
+        return "one rank has nothing to share"
     try:
         checked_parts(job, graph)
     except InputError as error:

@@ -25,6 +25,7 @@ from gnn_dist.strategies.checks import check_values
 from gnn_dist.strategies.data_plan import DataPlan, plan_data
 from gnn_dist.strategies.data_sizes import sampled_sizes
 from gnn_dist.strategies.inference import FullSampler, Inference, as_input, open_inference
+from gnn_dist.strategies.layered import check_model
 from gnn_dist.strategies.seeds import SeedStrategy
 
 
@@ -52,8 +53,7 @@ class DataStrategy(SeedStrategy[MiniBatch]):
     @classmethod
     def check(cls, job: Config, graph: PartitionedGraph) -> None:
         """Raise ``InputError`` for whatever of a job cannot be built over this graph."""
-        build_parts(job, graph)
-        check_values(job, graph, build_task(job, graph))
+        check_parts(job, graph, build_parts(job, graph))
 
     @classmethod
     def plan(cls, job: Config, graph: PartitionedGraph) -> DataPlan:
@@ -136,6 +136,13 @@ def build_parts(job: Config, graph: PartitionedGraph) -> Parts:
     cache = plugins.build("cache", job.cache.name, job.cache.args, CACHES)
     plugins.check_has("cache", job.cache.name, cache, ("moves", "start", "keep"))
     return Parts(model, sampler, everything, cache)
+
+
+def check_parts(job: Config, graph: PartitionedGraph, parts: Parts) -> None:
+    """Raise ``InputError`` where a model or the values of a graph are no good for training."""
+    width, depth = width_of(graph, INPUTS), len(job.sampler.fanouts)
+    check_model(job.model.name, parts.model, width, graph, parts.sampler, depth)
+    check_values(job, graph, build_task(job, graph))
 
 
 def build_sampler(job: Config, edge: tuple[str, ...] = (), edge_ids: bool = False) -> Sampler:

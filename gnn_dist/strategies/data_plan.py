@@ -33,7 +33,7 @@ class DataPlan:
         head = "rank  halo rows  cached  needed a batch  sent a batch  hit rate  saved  MB a batch"
         lines = [
             f"{rank:4}  {p.halo:9,}  {p.kept:6,}  {p.needed:14,.0f}  {p.remote:12,.0f}  "
-            f"{100 * p.hit_rate:7.1f}%  {100 * p.saved:4.1f}%  "
+            f"{_percent(p.hit_rate):7.1f}%  {_percent(p.saved):4.1f}%  "
             f"{p.remote * p.row_bytes / 1e6:10.3f}"
             for rank, p in enumerate(self.ranks)
         ]
@@ -42,6 +42,10 @@ class DataPlan:
 
     def write(self, folder: Path) -> list[Path]:
         return []
+
+
+def _percent(fraction: float) -> float:
+    return round(100 * fraction, 1) + 0.0  # no -0.0
 
 
 def plan_data(

@@ -30,6 +30,7 @@ from gnn_dist.sampling import PartitionedTopology, Relabeller, Topology, full_ne
 from gnn_dist.storage import Part, PartitionedGraph, Schema, TensorSpec
 from gnn_dist.strategies.access import INPUTS
 from gnn_dist.strategies.base import model_dtype
+from gnn_dist.strategies.layered import has_layers
 
 _CHUNK_EDGES = 1 << 20  # expected edges of a chunk of destination nodes
 _BATCH_SEEDS = 256  # seeds of a full-neighbour mini-batch
@@ -100,9 +101,8 @@ class Inference:
         mine = self._homes(wanted) == self._placement.rank
         order = np.argsort(wanted[mine])  # by global id: neighbours in storage stay together
         nodes, original = wanted[mine][order], original[mine][order]
-        layers = getattr(model, "layers", None)
-        if layers is not None and hasattr(model, "forward_layer"):
-            outputs = self._by_layers(model, len(layers), nodes)
+        if has_layers(model):
+            outputs = self._by_layers(model, len(model.layers), nodes)  # type: ignore[arg-type]
         else:
             outputs = self._by_batches(model, nodes)
         targets = self._features.fetch(target, nodes)

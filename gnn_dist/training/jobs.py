@@ -1,15 +1,17 @@
 """What a command does from start to end: the driver's side of a run."""
 
+import contextlib
 import functools
 import json
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from gnn_dist import config, datasets, kernels, partitioners, plugins, storage, strategies
 from gnn_dist.cluster import WorkerContext, Workers, launch
@@ -33,8 +35,11 @@ def train(job: Config, *, resume: bool = False) -> dict[str, Any]:
 
 def _train(job: Config, resume: bool) -> dict[str, Any]:
     started = time.perf_counter()
+    record = job.folder / "metrics.json"
+    before: dict[str, Any] = {}
     if resume:
         _check_resume(job)
+        before = json.loads(record.read_text()) if record.is_file() else {}
     graph = partition(job)
     partitioned = time.perf_counter()
     _check(job, graph)
@@ -48,7 +53,9 @@ def _train(job: Config, resume: bool) -> dict[str, Any]:
     parts = {"partition": partitioned - started, **values["time"]}
     total = time.perf_counter() - started
     values["time"] = {**parts, "start": total - sum(parts.values()), "total": total}
-    _write_json(job.folder / "metrics.json", values)
+    if before.get("epochs") == _finite(values["epochs"]):  # nothing was left to train
+        values |= {key: before[key] for key in ("time", "communication", "strategy", "workers")}
+    _write_json(record, values)
     _write_predictions(job.folder / "predictions.npz", result.predictions)
     page = report.write(job.folder)
     print(_table(values))
@@ -61,9 +68,22 @@ def plan(job: Config) -> str:
     graph = partition(job)
     _check(job, graph)
     _compile()
-    found = strategies.plan(job, graph)
+    with _threads(
+        job.cluster.threads
+    ):  # as the ranks have: what is measured here is foreseen there
+        found = strategies.plan(job, graph)
     files = found.write(job.folder / "plan")
     return "\n".join([found.text(), *(f"wrote {file}" for file in files)])
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def partition_table(job: Config) -> str:

@@ -224,6 +224,8 @@ def _communication(run: Mapping[str, Any]) -> str:
         text += "<h2>Policies</h2>" + table(counts["plans"])
     if "compared" in counts:
         text += "<h2>Strategies compared</h2>" + table(counts["compared"])
+    if "choice" in run:
+        text += f"<p class=note>{html.escape(run['choice'].splitlines()[-1])}</p>"
     if "layers" in counts:
         layers = [{name: _flat(value) for name, value in row.items()} for row in counts["layers"]]
         text += "<h2>Layers</h2>" + table(layers)

@@ -28,11 +28,13 @@ class History:
             (seconds by activity, mean over ranks) and, where evaluated, ``val`` (metric → value).
         best: value of the monitored metric of the best epoch so far.
         stale: evaluations since then.
+        strategy: what computed the steps.
     """
 
     epochs: list[dict[str, Any]] = field(default_factory=list)
     best: float | None = None
     stale: int = 0
+    strategy: str = ""
 
 
 class Trainer:
@@ -192,6 +194,7 @@ class Trainer:
                     "epochs": self.history.epochs,
                     "best": self.history.best,
                     "stale": self.history.stale,
+                    "strategy": getattr(self.strategy, "name", ""),
                 },
                 name=name,
             )

@@ -16,6 +16,7 @@ from gnn_dist.errors import InputError
 from gnn_dist.storage import PartitionedGraph, open_partition
 from gnn_dist.training import baselines, checkpoints
 from gnn_dist.training.build import build_trainer, has_nodes
+from gnn_dist.training.checkpoints import Checkpoint
 from gnn_dist.training.progress import Observer, Observers, ProgressLine, TensorBoard
 from gnn_dist.training.trainer import Trainer
 
@@ -59,24 +60,24 @@ def _train(context: WorkerContext, payload: Payload, observer: Observer) -> Resu
     clock = _Clock()
     job, world = payload.config, context.world
     graph = _open(context, payload)
-    strategy = strategies.build(job, world, graph)
+    folder = payload.folder / "checkpoints"
+    warn = context.warn if context.rank == 0 else checkpoints.quiet
+    goes_on = payload.resume or context.attempt > 0
+    newest = checkpoints.newest(folder, warn) if goes_on else None
+    strategy = strategies.build(_as_before(job, newest, world.size), world, graph)
     choice = getattr(strategy, "choice", None)  # what it chose from, where it chose
     if choice is not None and context.rank == 0:
         context.keep(choice)
-    folder = payload.folder / "checkpoints"
     trainer = build_trainer(job, world, graph, strategy, folder, observer)
     clock.lap("open")
 
-    warn = context.warn if context.rank == 0 else checkpoints.quiet
     position = None
-    if payload.resume or context.attempt > 0:
-        newest = checkpoints.newest(folder, warn)
-        if newest is not None:
-            position = trainer.resume(newest)
-            if context.rank == 0:
-                left = position.epoch < job.train.epochs
-                at = f"going on at epoch {position.epoch + 1}, step {position.step}"
-                context.keep(at if left else "all epochs are trained: evaluating again")
+    if newest is not None:
+        position = trainer.resume(newest)
+        if context.rank == 0:
+            left = position.epoch < job.train.epochs
+            at = f"going on at epoch {position.epoch + 1}, step {position.step}"
+            context.keep(at if left else "all epochs are trained: evaluating again")
     history = trainer.fit(position)
     clock.lap("train")
 
@@ -90,6 +91,8 @@ def _train(context: WorkerContext, payload: Payload, observer: Observer) -> Resu
     return Result(
         {
             **scores,
+            "strategy": getattr(strategy, "name", job.train.strategy),
+            **({"choice": choice} if choice is not None else {}),
             "baselines": below,
             "epochs": history.epochs,
             "time": clock.seconds,
@@ -97,6 +100,15 @@ def _train(context: WorkerContext, payload: Payload, observer: Observer) -> Resu
         },
         predictions,
     )
+
+
+def _as_before(job: Config, newest: Checkpoint | None, ranks: int) -> Config:
+    """The job, with the strategy that ``auto`` has taken for it already: the two sum in another
+    order."""
+    before = "" if newest is None else str(newest.extra.get("strategy", ""))
+    if job.train.strategy != "auto" or not before or ranks == 1:
+        return job
+    return job.model_copy(update={"train": job.train.model_copy(update={"strategy": before})})
 
 
 def evaluate(context: WorkerContext, payload: Payload, checkpoint: Path, split: str) -> Result:

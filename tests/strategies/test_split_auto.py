@@ -129,13 +129,14 @@ def test_a_staged_host_need_not_have_every_part_to_decide(monkeypatch):
         raise InputError(f"part {index} is not in the staged copy")
 
     monkeypatch.setattr(type(graph), "part", absent)
-    assert auto._impossible(job("auto", **{"cluster.workers": 2}), graph) == ""
+    assert auto._impossible(job("auto"), graph, 2) == ""
 
 
 def test_one_rank_is_data():
     strategy = strategies.build(job("auto"), World.local(), cut(3))
     assert strategy.name == "data"
     assert "one rank" in strategy.choice
+    assert strategies.plan(job("auto"), cut(3)).text() == strategy.choice
 
 
 def test_a_plan_puts_both_side_by_side():

@@ -108,6 +108,20 @@ def test_a_run_without_an_end_to_resume_starts_anew(tmp_path, partition, whole):
     assert_same(weights(tmp_path), weights(whole))
 
 
+def test_a_run_goes_on_with_the_strategy_that_auto_took(whole):
+    newest = checkpoints.newest(whole / "checkpoints")
+    assert newest.extra["strategy"] == "data"
+    split = dataclasses.replace(newest, extra={**newest.extra, "strategy": "split"})
+
+    def taken(strategy: str, *where) -> str:
+        return worker._as_before(job(train__strategy=strategy), *where).train.strategy
+
+    assert taken("auto", split, 2) == "split"
+    assert taken("auto", None, 2) == "auto"
+    assert taken("auto", split, 1) == "auto"  # where it takes data
+    assert taken("data", split, 2) == "data"
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -20,16 +20,17 @@ from gnn_dist.sampling import NeighborSampler, PartitionedTopology
 from gnn_dist.storage import PartitionedGraph
 from gnn_dist.strategies.access import INPUTS, epoch_plan
 from gnn_dist.strategies.base import Sizes
-from gnn_dist.strategies.checks import check_values
 from gnn_dist.strategies.data import (
     Parts,
     build_parts,
     build_task,
+    check_parts,
     sum_counts,
     width_of,
 )
 from gnn_dist.strategies.data_sizes import sampled_sizes
 from gnn_dist.strategies.inference import Inference, open_inference
+from gnn_dist.strategies.layered import check_empty_layers, has_layers
 from gnn_dist.strategies.seeds import SeedStrategy
 from gnn_dist.strategies.split.counts import EDGES, LayerCounts, beside
 from gnn_dist.strategies.split.load import SplitLoader
@@ -114,8 +115,7 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
     @classmethod
     def check(cls, job: Config, graph: PartitionedGraph) -> None:
         """Raise ``InputError`` for whatever of a job cannot be built over this graph."""
-        checked_parts(job, graph)
-        check_values(job, graph, build_task(job, graph))
+        check_parts(job, graph, checked_parts(job, graph))
 
     @classmethod
     def sizes(cls, job: Config, graph: Graph) -> Sizes:
@@ -153,8 +153,7 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
             sampling,
             job.seed,
             job.split.data_parallel_layers,
-            # Over a network, and where a row's output is its own affair, layers are cut in two.
-            overlap=placement.num_hosts > 1 and not any(map(_mixes_rows, parts.model.modules())),
+            overlap=placement.num_hosts > 1,  # over a network, layers are cut in two
         )
         features = FeatureStore(graph, placement, world.features)
         loader = SplitLoader(
@@ -187,8 +186,9 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
         loss = self._loss(output, batch) if batch.seeds.numel() else 0.0 * output.sum()
         if not loss.requires_grad:
             raise InputError(
-                "model: its output for no destinations has no gradient, and other ranks wait for "
-                "this one to go back; compute it from the model's parameters in any case"
+                "model: its output for no destinations has no gradient, and under the strategy "
+                "split other ranks wait for this one to go back; compute it from the model's "
+                "parameters in any case, or use the strategy data"
             )
         loss.backward()
 
@@ -256,10 +256,6 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
         return out
 
 
-def _mixes_rows(module: nn.Module) -> bool:
-    return isinstance(module, nn.modules.batchnorm._BatchNorm)
-
-
 def checked_parts(job: Config, graph: PartitionedGraph) -> Parts:
     """The parts of a job, where they can be split; else an ``InputError``."""
     parts = build_parts(job, graph)
@@ -269,10 +265,16 @@ def checked_parts(job: Config, graph: PartitionedGraph) -> Parts:
             f"{job.sampler.name!r} draws whole batches; use neighbor or labor, or a subclass that "
             "defines draw and not sample, or the strategy data"
         )
-    if not (hasattr(parts.model, "layers") and hasattr(parts.model, "forward_layer")):
+    if not has_layers(parts.model):
         raise InputError(
             f"config model.name: {job.model.name!r} has no layers and forward_layer(i, x, block), "
             "between which the strategy split moves rows; add them, or use the strategy data"
+        )
+    if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in parts.model.modules()):
+        raise InputError(
+            "config model: batch norm takes its statistics over the rows that a rank computes, "
+            "and under the strategy split these are others than under data, possibly a single one; "
+            "use layer norm, or the strategy data"
         )
     layers, depth = job.split.data_parallel_layers, len(job.sampler.fanouts)
     if layers >= depth:
@@ -299,4 +301,6 @@ def checked_parts(job: Config, graph: PartitionedGraph) -> Parts:
             f"config cache.name: the strategy split reads no row of another rank, so that a cache "
             f"({job.cache.name!r}) keeps nothing; set none"
         )
+    width = width_of(graph, INPUTS)
+    check_empty_layers(job.model.name, parts.model, width, graph, parts.sampler, depth)
     return parts

@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from gnn_dist import config
+from gnn_dist import config, strategies
+from gnn_dist.nn.deep import DeepGNN
 from gnn_dist.training import jobs
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -45,3 +47,36 @@ def test_the_jobs_that_ship_can_be_read(name):
     job = config.load(CONFIGS / f"{name}.yaml")
     assert job.name == name
     assert job.model.args["layers"] >= 28
+
+
+def test_a_plan_is_measured_as_a_rank_computes(tmp_path, monkeypatch):
+    """With its threads, and from different numbers on the grid."""
+    threads, states = [], []
+    plan, blocks = strategies.plan, DeepGNN.blocks
+
+    def planned(*args):
+        threads.append(torch.get_num_threads())
+        return plan(*args)
+
+    def computed(self, state, *args):
+        states.append(state.detach().clone())
+        return blocks(self, state, *args)
+
+    monkeypatch.setattr(strategies, "plan", planned)
+    monkeypatch.setattr(DeepGNN, "blocks", computed)
+    job = config.load(
+        CONFIGS / "circuits_deep.yaml",
+        {**SMALL, "cluster.workers": 2, "output": str(tmp_path / "run")},
+    )
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        text = jobs.plan(job)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert threads == [1]
+    assert "makespan" in text
+    for state in states:
+        assert state.unique().numel() > state.numel() / 4
+        assert torch.equal(state, (state * 2**16).round() / 2**16)
