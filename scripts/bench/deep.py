@@ -383,7 +383,7 @@ def main() -> None:
     timed_layers = 8 if options.quick else 28
     seconds = times(names, timed_layers, gates, options.repeats)
     torch.set_num_threads(1)
-    by_degree = degrees(50_000, max(options.repeats, 9))
+    by_degree = degrees(50_000, max(options.repeats, 9 if options.quick else 41))
 
     def peak(name: str, layers: int) -> float:
         found = [r for r in by_depth if (r["name"], r["layers"]) == (name, layers)]
