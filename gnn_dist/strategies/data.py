@@ -53,7 +53,8 @@ class DataStrategy(SeedStrategy[MiniBatch]):
     @classmethod
     def check(cls, job: Config, graph: PartitionedGraph) -> None:
         """Raise ``InputError`` for whatever of a job cannot be built over this graph."""
-        check_parts(job, graph, build_parts(job, graph))
+        try_model(job, graph, build_parts(job, graph))
+        check_values(job, graph, build_task(job, graph))
 
     @classmethod
     def plan(cls, job: Config, graph: PartitionedGraph) -> DataPlan:
@@ -138,11 +139,10 @@ def build_parts(job: Config, graph: PartitionedGraph) -> Parts:
     return Parts(model, sampler, everything, cache)
 
 
-def check_parts(job: Config, graph: PartitionedGraph, parts: Parts) -> None:
-    """Raise ``InputError`` where a model or the values of a graph are no good for training."""
+def try_model(job: Config, graph: PartitionedGraph, parts: Parts) -> None:
+    """Raise ``InputError`` where a model does not do what every strategy takes for granted."""
     width, depth = width_of(graph, INPUTS), len(job.sampler.fanouts)
     check_model(job.model.name, parts.model, width, graph, parts.sampler, depth)
-    check_values(job, graph, build_task(job, graph))
 
 
 def build_sampler(job: Config, edge: tuple[str, ...] = (), edge_ids: bool = False) -> Sampler:

@@ -20,12 +20,13 @@ from gnn_dist.sampling import NeighborSampler, PartitionedTopology
 from gnn_dist.storage import PartitionedGraph
 from gnn_dist.strategies.access import INPUTS, epoch_plan
 from gnn_dist.strategies.base import Sizes
+from gnn_dist.strategies.checks import check_values
 from gnn_dist.strategies.data import (
     Parts,
     build_parts,
     build_task,
-    check_parts,
     sum_counts,
+    try_model,
     width_of,
 )
 from gnn_dist.strategies.data_sizes import sampled_sizes
@@ -115,7 +116,8 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
     @classmethod
     def check(cls, job: Config, graph: PartitionedGraph) -> None:
         """Raise ``InputError`` for whatever of a job cannot be built over this graph."""
-        check_parts(job, graph, checked_parts(job, graph))
+        checked_parts(job, graph)
+        check_values(job, graph, build_task(job, graph))
 
     @classmethod
     def sizes(cls, job: Config, graph: Graph) -> Sizes:
@@ -301,6 +303,7 @@ def checked_parts(job: Config, graph: PartitionedGraph) -> Parts:
             f"config cache.name: the strategy split reads no row of another rank, so that a cache "
             f"({job.cache.name!r}) keeps nothing; set none"
         )
+    try_model(job, graph, parts)
     width = width_of(graph, INPUTS)
     check_empty_layers(job.model.name, parts.model, width, graph, parts.sampler, depth)
     return parts
