@@ -383,8 +383,11 @@ def _write_predictions(path: Path, predictions: Predictions) -> None:
 
 
 def _table(values: Mapping[str, Any]) -> str:
-    rows = [{"test": "model", **values.get("test", {})}]
-    rows += [{"test": name, **scores} for name, scores in values["baselines"].items()]
+    split = next((name for name in ("test", "val") if values.get(name)), None)
+    if split is None:
+        return "nothing to evaluate: the graph has no test and no validation nodes"
+    rows = [{split: "model", **values[split]}]
+    rows += [{split: name, **scores} for name, scores in values["baselines"].items()]
     return _rows(rows)
 
 

@@ -113,3 +113,16 @@ def test_a_split_without_nodes_cannot_be_evaluated(tmp_path, capsys):
     assert cli.main(arguments) == 0
     assert cli.main(["evaluate", str(tmp_path / "out"), "--split", "val"]) == 2
     assert "--split val: has no nodes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("left_out", "first"),
+    [
+        (("test",), ["val", "accuracy", "f1_macro"]),
+        (("test", "val"), ["nothing", "to", "evaluate:"]),
+    ],
+)
+def test_what_there_is_is_evaluated(tmp_path, capsys, left_out, first):
+    data = arrays(**dict.fromkeys(left_out))
+    assert cli.main(train(tmp_path, data, "--cluster.workers=0")) == 0
+    assert capsys.readouterr().out.split()[:3] == first
