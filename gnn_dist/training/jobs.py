@@ -36,10 +36,10 @@ def train(job: Config, *, resume: bool = False) -> dict[str, Any]:
 def _train(job: Config, resume: bool) -> dict[str, Any]:
     started = time.perf_counter()
     record = job.folder / "metrics.json"
-    before: dict[str, Any] = {}
+    before: Mapping[str, Any] = {}
     if resume:
         _check_resume(job)
-        before = json.loads(record.read_text()) if record.is_file() else {}
+        before = _read_record(record)
     graph = partition(job)
     partitioned = time.perf_counter()
     _check(job, graph)
@@ -54,7 +54,8 @@ def _train(job: Config, resume: bool) -> dict[str, Any]:
     total = time.perf_counter() - started
     values["time"] = {**parts, "start": total - sum(parts.values()), "total": total}
     if before.get("epochs") == _finite(values["epochs"]):  # nothing was left to train
-        values |= {key: before[key] for key in ("time", "communication", "strategy", "workers")}
+        kept = ("time", "communication", "strategy", "choice", "workers")
+        values |= {key: before[key] for key in kept if key in before}
     _write_json(record, values)
     _write_predictions(job.folder / "predictions.npz", result.predictions)
     page = report.write(job.folder)
@@ -68,9 +69,7 @@ def plan(job: Config) -> str:
     graph = partition(job)
     _check(job, graph)
     _compile()
-    with _threads(
-        job.cluster.threads
-    ):  # as the ranks have: what is measured here is foreseen there
+    with _threads(job.cluster.threads):  # those of a rank, for what is measured here
         found = strategies.plan(job, graph)
     files = found.write(job.folder / "plan")
     return "\n".join([found.text(), *(f"wrote {file}" for file in files)])
@@ -353,6 +352,15 @@ def _about(job: Config, graph: PartitionedGraph) -> dict[str, Any]:
         "workers": job.cluster.workers,
         "target_names": target_names(graph, job),
     }
+
+
+def _read_record(path: Path) -> Mapping[str, Any]:
+    """``metrics.json`` of an earlier run; empty where there is none that can be read."""
+    try:
+        values = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
 
 
 def _write_json(path: Path, values: Mapping[str, Any]) -> None:
