@@ -113,8 +113,9 @@ class FeatureStore:
         assert isinstance(rows, Tensor)
         return rows
 
-    def here(self, name: str, nodes: NodeIds) -> Tensor:
-        """Rows of nodes of this host's parts, as ``fetch`` gives them; no other rank takes part.
+    def here(self, name: str, nodes: NodeIds, *, leave: bool = False) -> Rows:
+        """Rows of nodes of this host's parts, as ``fetch`` gives them or left in their tables; no
+        other rank takes part.
 
         Raises ``InputError`` also for a node of another host.
         """
@@ -125,9 +126,7 @@ class FeatureStore:
                 "all ranks"
             )
         self.last = Counts()
-        rows = self._deliver(name, split, (), None)
-        assert isinstance(rows, Tensor)
-        return rows
+        return self._deliver(name, split, (name,) if leave else (), None)
 
     def rows(self, name: str, nodes: NodeIds) -> Rows:
         """As ``fetch``, but rows of this host are left in their tables, without a copy."""
@@ -150,8 +149,8 @@ class FeatureStore:
         ranks.
 
         Nothing happens before the first batch is taken; rows are copied out as the iterator
-        advances; exhaust it before the next call. Names in ``leave`` come as ``FeatureRows``, where
-        there are any: rows of this host stay in their tables.
+        advances; exhaust it before the next call. Names in ``leave`` come as ``FeatureRows``: rows
+        of this host stay in their tables.
         """
         wanted = [
             {name: self._split(name, nodes) for name, nodes in batch.items()} for batch in batches
@@ -264,7 +263,7 @@ class FeatureStore:
         kind = self._tables.type(name)
         for part, positions in split.local:
             self._count(name, "owned" if part in self._owned else "shared", positions.size)
-        if name in leave and split.nodes.size:
+        if name in leave:
             return self._left(name, split, arrivals)
         out = np.empty((split.nodes.size, *kind.shape), kind.logical)
         for part, positions in split.local:
@@ -277,6 +276,9 @@ class FeatureStore:
         """Rows of this host in their tables, those of others in a table of their own."""
         kind, count = self._tables.type(name), split.nodes.size
         dtype = _torch_dtype(kind.logical)
+        if not count:
+            none = torch.from_numpy(np.empty((0, *kind.shape), kind.stored))
+            return FeatureRows((none,), torch.empty(0, dtype=torch.int64), dtype)
         tables = [self._tables.tensor(name, part) for part, _ in split.local]
         if len(tables) == 1 and not split.remote.size:
             index = split.nodes - self._offsets[split.local[0][0]]

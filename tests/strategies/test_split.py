@@ -10,6 +10,7 @@ from gnn_dist import config, strategies
 from gnn_dist.batch import global_digest
 from gnn_dist.cluster import World
 from gnn_dist.errors import InputError
+from gnn_dist.features import FeatureRows
 from gnn_dist.sampling import NeighborSampler
 
 
@@ -94,6 +95,30 @@ def test_batches_are_those_of_data_and_no_vertex_is_drawn_twice(size, layers):
         for depth in range(3 - layers):
             drawn = [part.layers[depth].block.num_dst for part in parts]
             assert sum(drawn) == batch.blocks[depth].num_dst
+
+
+def first_inputs(world: World, num_parts: int, layers: int) -> list[tuple]:
+    """The input rows of every batch: copied, and left in their tables."""
+    found = []
+    for precision in ("float64", "float32"):
+        one = job(
+            "split",
+            batch_size=7,
+            **{"train.precision": precision, "split.data_parallel_layers": layers},
+        )
+        strategy = strategies.build(one, world, cut(num_parts))
+        batches = [share[0] for _, share in strategy.shares(0, 0, strategy.num_batches())]
+        found.append([batch.x for batch in batches])
+    return list(zip(*found, strict=True))
+
+
+@pytest.mark.parametrize(("size", "layers"), [(1, 0), (2, 0), (4, 0), (3, 1)])
+def test_own_rows_are_left_in_their_tables_and_all_are_those_that_would_be_copied(size, layers):
+    for rank in run_ranks(first_inputs, size, (5, layers), timeout=120):
+        for copied, left in rank:
+            assert isinstance(copied, torch.Tensor)
+            assert isinstance(left, FeatureRows)
+            assert torch.equal(left.materialise(), copied.to(left.dtype))
 
 
 class OwnBatches(NeighborSampler):

@@ -7,7 +7,7 @@ import numpy as np
 
 from gnn_dist.batch import BatchIndex
 from gnn_dist.cluster import Exchange
-from gnn_dist.features import FeatureStore
+from gnn_dist.features import FeatureRows, FeatureStore
 from gnn_dist.loading import EpochPlan, LoadTimes, Prefetcher, timed
 from gnn_dist.strategies.split.sample import Cooperation, SplitBatch
 from gnn_dist.strategies.split.shuffle import Shuffler
@@ -27,6 +27,7 @@ class SplitLoader:
         exchange: carries input rows between ranks, and nothing else.
         inputs, target: the node tensors of inputs and seeds.
         prefetch, max_bytes: see ``Prefetcher``.
+        leave: this rank's own rows stay in their tables, for a model that reads them there.
 
     Attributes:
         counts: ``SplitBatch.counts`` of all batches fetched so far.
@@ -44,6 +45,7 @@ class SplitLoader:
         target: str,
         prefetch: int,
         max_bytes: int,
+        leave: bool = False,
     ) -> None:
         self.counts: list[np.ndarray] = []
         self.plan = plan
@@ -55,6 +57,7 @@ class SplitLoader:
         self._target = target
         self._prefetch = prefetch
         self._max_bytes = max_bytes
+        self._leave = leave
 
     def epoch(self, epoch: int, first: int, stop: int) -> Iterator[tuple[SplitBatch, LoadTimes]]:
         """Parts of batches ``first`` to ``stop - 1`` of an epoch."""
@@ -100,11 +103,16 @@ class SplitLoader:
     def _fetch(self, loaded: tuple[SplitBatch, LoadTimes]) -> tuple[SplitBatch, LoadTimes]:
         batch, times = loaded
         times.fetch_began = time.perf_counter()
-        own = self._features.here(self._inputs, batch.input_nodes)
+        own = self._features.here(self._inputs, batch.input_nodes, leave=self._leave)
         labels = self._labels.fetch if self._cooperation.data_parallel else self._labels.here
-        batch.node = {self._target: labels(self._target, batch.seeds)}
+        batch.node = {self._target: labels(self._target, batch.seeds)}  # type: ignore[dict-item]
         route = batch.layers[0].route
-        batch.x = own if route is None else self._shuffler.whole(own, route)
+        if route is None:
+            batch.x = own
+        elif isinstance(own, FeatureRows):
+            batch.x = self._shuffler.left(own, route)
+        else:
+            batch.x = self._shuffler.whole(own, route)
         self.counts.append(batch.counts())
         times.fetch = time.perf_counter() - times.fetch_began
         return batch, times

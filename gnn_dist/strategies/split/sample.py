@@ -10,6 +10,7 @@ from torch import Tensor
 from gnn_dist import rng
 from gnn_dist.batch import BatchIndex, Block
 from gnn_dist.cluster import Exchange
+from gnn_dist.features import FeatureRows
 from gnn_dist.graph import index_dtype
 from gnn_dist.loading import Homes
 from gnn_dist.rng import Stream
@@ -177,7 +178,8 @@ class SplitBatch:
         seeds: int64[n] global ids of the seeds whose loss this rank computes.
         input_nodes: int64[m] global ids of the vertices whose features this rank reads.
         global_seeds: seeds of the whole batch.
-        x: float[num_src of the first block, F], the input of the first layer.
+        x: the input of the first layer: float[num_src of its block, F], or rows left in
+            their tables.
         node: named tensors of the seeds.
     """
 
@@ -186,7 +188,7 @@ class SplitBatch:
     seeds: Tensor
     input_nodes: Tensor
     global_seeds: int
-    x: Tensor | None = None
+    x: Tensor | FeatureRows | None = None
     node: Mapping[str, Tensor] = field(default_factory=dict)
 
     def counts(self) -> np.ndarray:

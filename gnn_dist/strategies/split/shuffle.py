@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gnn_dist.batch import Block
 from gnn_dist.cluster import Exchange
+from gnn_dist.features import FeatureRows
 from gnn_dist.strategies.split.sample import Halves, Route
 
 
@@ -41,6 +42,23 @@ class Shuffler:
             return x
         rows: Tensor = _Whole.apply(x, route, self)  # type: ignore[no-untyped-call]
         return rows
+
+    def left(self, own: FeatureRows, route: Route) -> FeatureRows:
+        """``whole`` for rows that stay in their tables and need no gradient: those that come, as
+        they are stored, have a table of their own."""
+        sent = FeatureRows(own.tables, own.index, own.stored, own.source)[route.send].materialise()
+        came = self.start(sent.split(route.send_counts), route.receive_counts).result()
+        table = torch.cat((sent[:0], *came))
+        number = len(own.tables)
+        source = torch.zeros_like(own.index) if own.source is None else own.source
+        rows = FeatureRows(
+            (*own.tables, table),
+            torch.cat((own.index, torch.arange(len(table)))),
+            own.dtype,
+            torch.cat((source, torch.full((len(table),), number))),
+            table.nbytes,
+        )
+        return rows if route.order is None else rows[route.order]
 
     def halves(
         self,

@@ -18,7 +18,7 @@ from gnn_dist.loading import Homes, draws_in_bulk
 from gnn_dist.nn.tasks import Task
 from gnn_dist.sampling import NeighborSampler, PartitionedTopology
 from gnn_dist.storage import PartitionedGraph
-from gnn_dist.strategies.access import INPUTS, epoch_plan
+from gnn_dist.strategies.access import INPUTS, epoch_plan, reads_in_place
 from gnn_dist.strategies.base import Sizes
 from gnn_dist.strategies.checks import check_values
 from gnn_dist.strategies.data import (
@@ -30,7 +30,7 @@ from gnn_dist.strategies.data import (
     width_of,
 )
 from gnn_dist.strategies.data_sizes import sampled_sizes
-from gnn_dist.strategies.inference import Inference, open_inference
+from gnn_dist.strategies.inference import Inference, as_input, open_inference
 from gnn_dist.strategies.layered import check_empty_layers, has_layers
 from gnn_dist.strategies.seeds import SeedStrategy
 from gnn_dist.strategies.split.counts import EDGES, LayerCounts, beside
@@ -168,6 +168,7 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
             target=job.task.target,
             prefetch=job.loader.prefetch,
             max_bytes=job.loader.max_bytes,
+            leave=reads_in_place(job, world),
         )
         foreseen = loader.foresee(BATCHES)
         return cls(
@@ -197,7 +198,7 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
     def _forward(self, batch: SplitBatch) -> Tensor:
         assert batch.x is not None
         model: Any = self.model
-        h = batch.x.to(self._device, non_blocking=True).to(self._dtype)
+        h: Any = as_input(batch.x, self._device, self._dtype)
         with self._precision():
             for k, layer in enumerate(batch.layers):
                 run = functools.partial(model.forward_layer, k)
@@ -207,7 +208,8 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
                 if k > 0 and layer.route is not None:
                     h = self._shuffler.whole(h, layer.route)
                 h = run(h, self._here(layer.block))
-        return h
+        output: Tensor = h
+        return output
 
     def trial(self, batches: int) -> Trial:
         """This rank's part of the last of the first ``batches``, tried. Collective."""
