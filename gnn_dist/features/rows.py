@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gnn_dist.kernels.cache import place
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FeatureRows:
@@ -15,7 +17,7 @@ class FeatureRows:
         tables: float32 or float16 [N, ...], often memory maps; alike but for N.
         index: int64[n], rows of their tables; they may repeat.
         dtype: what the rows are widened to when they are read; default the tables' own.
-        source: int64[n], the table of each row; None where there is one table.
+        source: int64[n], the table of each row, where there are several, on a CPU; else None.
         copied: bytes of tables that were made for these rows alone.
     """
 
@@ -68,10 +70,10 @@ class FeatureRows:
         """The rows as a tensor of their own: dtype[n, ...]."""
         if self.source is None:
             return self.tables[0].index_select(0, self.index).to(self.dtype)
-        out = torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        out = torch.empty(self.shape, dtype=self.dtype)
         for number, table in enumerate(self.tables):
             here = (self.source == number).nonzero().squeeze(1)
-            out[here] = table.index_select(0, self.index[here]).to(self.dtype)
+            place(table.numpy(), self.index[here].numpy(), out.numpy(), here.numpy())
         return out
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "FeatureRows | Tensor":
