@@ -63,6 +63,11 @@ class Exchange(Protocol):
         """
         ...
 
+    def room(self, rows: int, like: Tensor) -> Tensor:
+        """Where the rows that the next ``all_to_all`` sends are best written, part after part:
+        uninitialised, [rows, ...] with dtype, device and trailing shape of ``like``."""
+        ...
+
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         """Every rank's tensor; first dimensions may differ."""
         ...
@@ -102,6 +107,9 @@ class LocalExchange:
         _check_parts(parts, self.size)
         assert receive is None or list(receive) == [parts[0].shape[0]]
         return [parts[0]]
+
+    def room(self, rows: int, like: Tensor) -> Tensor:
+        return like.new_empty((rows, *like.shape[1:]))
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         return [tensor]
@@ -155,7 +163,7 @@ class CollectiveExchange:
         mine = parts[self.rank]
         if self.size == 1:
             return [mine]
-        with self._collective("all_to_all"):
+        with self.collective("all_to_all"):
             send = [0 if r == self.rank else part.shape[0] for r, part in enumerate(parts)]
             if receive is None:
                 take = self._agree_on_sizes(send, mine)
@@ -179,10 +187,13 @@ class CollectiveExchange:
         out[self.rank] = mine
         return out
 
+    def room(self, rows: int, like: Tensor) -> Tensor:
+        return like.new_empty((rows, *like.shape[1:]))
+
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         if self.size == 1:
             return [tensor]
-        with self._collective("all_gather"):
+        with self.collective("all_gather"):
             rows = self._gather_sizes(tensor)
             row_shape = tensor.shape[1:]
             row_bytes = row_shape.numel() * tensor.element_size()
@@ -212,7 +223,7 @@ class CollectiveExchange:
 
     def broadcast(self, tensor: Tensor, source: int = 0) -> Tensor:
         if self.size > 1 and tensor.numel():
-            with self._collective("broadcast"):
+            with self.collective("broadcast"):
                 dist.broadcast(_as_bytes(tensor), self._members[source], group=self.group)
                 size = tensor.numel() * tensor.element_size()
                 self._count(*((size, 0) if self.rank == source else (0, size)))
@@ -220,13 +231,13 @@ class CollectiveExchange:
 
     def barrier(self) -> None:
         if self.size > 1:
-            with self._collective("barrier"):
+            with self.collective("barrier"):
                 dist.all_reduce(torch.zeros(1, dtype=torch.int32), group=self.group)
                 self.traffic.size_rounds += 1
 
     def _all_reduce(self, tensor: Tensor, op: Any) -> Tensor:
         if self.size > 1 and tensor.numel():
-            with self._collective("all_reduce"):
+            with self.collective("all_reduce"):
                 dist.all_reduce(tensor, op=op, group=self.group)
                 size = tensor.numel() * tensor.element_size()
                 moved = 2 * size * (self.size - 1) // self.size
@@ -264,8 +275,14 @@ class CollectiveExchange:
         self.traffic.bytes_sent += sent
         self.traffic.bytes_received += received
 
+    @property
+    def limit(self) -> float | None:
+        """The time limit of a collective in seconds, where there is a watch."""
+        return None if self._watch is None else self._watch.limit
+
     @contextmanager
-    def _collective(self, operation: str) -> Iterator[None]:
+    def collective(self, operation: str) -> Iterator[None]:
+        """Around whatever all ranks do together, with a ``RuntimeError`` for what goes wrong."""
         assert self._busy.acquire(blocking=False), (
             f"{self.name}: two threads are in one exchange at once; give each its own"
         )

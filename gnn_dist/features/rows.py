@@ -68,12 +68,18 @@ class FeatureRows:
 
     def materialise(self) -> Tensor:
         """The rows as a tensor of their own: dtype[n, ...]."""
-        if self.source is None:
-            return self.tables[0].index_select(0, self.index).to(self.dtype)
-        out = torch.empty(self.shape, dtype=self.dtype)
-        for number, table in enumerate(self.tables):
-            here = (self.source == number).nonzero().squeeze(1)
-            place(table.numpy(), self.index[here].numpy(), out.numpy(), here.numpy())
+        return self.copy_to(torch.empty(self.shape, dtype=self.dtype, device=self.device))
+
+    def copy_to(self, out: Tensor) -> Tensor:
+        """The rows in a contiguous ``out``, dtype[n, ...], on the tables' device."""
+        if self.source is not None:
+            for number, table in enumerate(self.tables):
+                here = (self.source == number).nonzero().squeeze(1)
+                place(table.numpy(), self.index[here].numpy(), out.numpy(), here.numpy())
+        elif self.dtype == self.stored:
+            torch.index_select(self.tables[0], 0, self.index, out=out)
+        else:
+            out.copy_(self.tables[0].index_select(0, self.index))
         return out
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "FeatureRows | Tensor":

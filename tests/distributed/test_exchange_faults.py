@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.ranks import Outcome, run_ranks, try_ranks
 
-from gnn_dist.cluster import World
+from gnn_dist.cluster import SharedExchange, World
 from gnn_dist.cluster.watch import Watch
 from gnn_dist.errors import WorkerError
 
@@ -60,6 +60,38 @@ def test_a_killed_rank_is_named_at_once(who):
     for text in failures(outcomes, who):
         assert f"rank {who} " in text
         assert "was killed, probably out of memory; its peak was " in text
+
+
+def end_in_a_meeting(world: World, sign: int | None) -> float:
+    """Rank 1 does not come; seconds until rank 0 says so."""
+    shared = SharedExchange(world.exchange("rows"), [0] * world.size)
+    parts = [torch.ones(3)] * world.size
+    shared.all_to_all(parts)
+    if world.rank == 1 and sign is None:
+        time.sleep(2 * world.timeout)
+    elif world.rank == 1:
+        os.kill(os.getpid(), sign)
+    start = time.monotonic()
+    with pytest.raises(WorkerError) as caught:
+        shared.all_to_all(parts)
+    assert time.monotonic() - start < world.timeout + SLACK
+    raise caught.value
+
+
+@pytest.mark.parametrize(
+    ("sign", "limit", "says"),
+    [
+        (signal.SIGKILL, 20, "was killed, probably out of memory"),
+        (signal.SIGSTOP, LIMIT, "process is stopped"),
+        (None, LIMIT, "is alive but did not come: it has entered"),
+    ],
+)
+def test_who_does_not_come_to_a_meeting_of_one_host_is_named(sign, limit, says):
+    outcomes = try_ranks(end_in_a_meeting, 2, (sign,), 60, limit, 1)
+    (text,) = failures(outcomes, 1)
+    assert "rank 1 " in text
+    assert says in text
+    assert "rows: meeting number" in text
 
 
 def raise_in_the_middle(world: World) -> None:

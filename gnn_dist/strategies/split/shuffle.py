@@ -27,9 +27,18 @@ class Shuffler:
         self._alone = exchange.size == 1
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="shuffle")
 
-    def start(self, parts: Sequence[Tensor], receive: list[int]) -> "Future[list[Tensor]]":
-        """``Exchange.all_to_all``, whose result is what the rank waits for."""
-        return self._thread.submit(self.exchange.all_to_all, parts, receive=receive)
+    def start(
+        self, like: Tensor, counts: list[int], receive: list[int], fill: Callable[[Tensor], object]
+    ) -> "Future[list[Tensor]]":
+        """``Exchange.all_to_all`` of rows alike to ``like``, ``counts`` of them to each rank, which
+        ``fill`` writes where it is told; the result is what the rank waits for."""
+
+        def run() -> list[Tensor]:
+            rows = self.exchange.room(sum(counts), like)
+            fill(rows)
+            return self.exchange.all_to_all(rows.split(counts), receive=receive)
+
+        return self._thread.submit(run)
 
     def whole(self, x: Tensor, route: Route) -> Tensor:
         """The input rows of a layer: this rank's own rows ``x``, then those of the other ranks.
@@ -46,9 +55,10 @@ class Shuffler:
     def left(self, own: FeatureRows, route: Route) -> FeatureRows:
         """``whole`` for rows that stay in their tables and need no gradient: those that come, as
         they are stored, have a table of their own."""
-        sent = FeatureRows(own.tables, own.index, own.stored, own.source)[route.send].materialise()
-        came = self.start(sent.split(route.send_counts), route.receive_counts).result()
-        table = torch.cat((sent[:0], *came))
+        sent = FeatureRows(own.tables, own.index, own.stored, own.source)[route.send]
+        like = own.tables[0][:0]
+        came = self.start(like, route.send_counts, route.receive_counts, sent.copy_to).result()
+        table = torch.cat((like, *came))
         number = len(own.tables)
         source = torch.zeros_like(own.index) if own.source is None else own.source
         rows = FeatureRows(
@@ -148,12 +158,19 @@ class _Arrive(torch.autograd.Function):
 
 
 def _send(x: Tensor, route: Route, shuffler: Shuffler) -> "Future[list[Tensor]]":
-    parts = x.detach().index_select(0, route.send).split(route.send_counts)
-    return shuffler.start(parts, route.receive_counts)
+    rows = x.detach()
+
+    def fill(out: Tensor) -> None:
+        torch.index_select(rows, 0, route.send, out=out)
+
+    return shuffler.start(rows, route.send_counts, route.receive_counts, fill)
 
 
 def _return(grad: Tensor, route: Route, shuffler: Shuffler) -> "Future[list[Tensor]]":
-    return shuffler.start(grad.split(route.receive_counts), route.send_counts)
+    rows = grad.detach()
+    return shuffler.start(
+        rows, route.receive_counts, route.send_counts, lambda out: out.copy_(rows)
+    )
 
 
 def _sum(own: Tensor, route: Route, came: Sequence[Tensor]) -> Tensor:

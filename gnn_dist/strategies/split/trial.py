@@ -1,6 +1,6 @@
 """What a batch costs one rank, tried on the first ones: no weight changes, no row is sent."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -58,11 +58,15 @@ class Unsent(Shuffler):
         self.bytes = 0
         self.larger: list[int] = []
 
-    def start(self, parts: Sequence[Tensor], receive: list[int]) -> "Future[list[Tensor]]":
-        zeros = [parts[0].new_zeros((n, *parts[0].shape[1:])) for n in receive]
-        sent, came = (sum(tensor.nbytes for tensor in tensors) for tensors in (parts, zeros))
-        self.bytes += sent
-        self.larger.append(max(sent, came))
+    def start(
+        self, like: Tensor, counts: list[int], receive: list[int], fill: Callable[[Tensor], object]
+    ) -> "Future[list[Tensor]]":
+        sent = self.exchange.room(sum(counts), like)
+        fill(sent)
+        zeros = [like.new_zeros((n, *like.shape[1:])) for n in receive]
+        came = sum(tensor.nbytes for tensor in zeros)
+        self.bytes += sent.nbytes
+        self.larger.append(max(sent.nbytes, came))
         answer: Future[list[Tensor]] = Future()
         answer.set_result(zeros)
         return answer
