@@ -1,11 +1,14 @@
 """Rows between ranks of one host through shared memory instead of sockets."""
 
+import functools
+import itertools
 import mmap
 import os
 import select
 import time
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +19,8 @@ from gnn_dist.cluster.exchange import CollectiveExchange, Exchange, Traffic
 from gnn_dist.cluster.placement import Placement
 
 _ALIGN = 64  # bytes
+_NAME = "gnn-dist-rows"
+_CALLS = 64  # whose rows may be in use at once before their memory is given up
 
 
 class SharedExchange:
@@ -23,10 +28,9 @@ class SharedExchange:
 
     Tensors on the CPU do, where all ranks share a host or the call tells ``receive``; everything
     else, and rows for other hosts, take ``inner``. A rank writes what it sends into memory of its
-    own (rows that lie in ``room`` are there already), the ranks of the host meet, and none copies:
-    the tensors returned are views of the senders' memory, and hold until this rank's next call.
-    Two such memories take turns, so one meeting a call is enough. The memory has no name in any
-    file system and goes with its process.
+    own (rows that lie in ``room`` are there already) and the ranks of the host meet: the tensors
+    returned are the senders' memory, not copied. A sender writes there again when its readers have
+    forgotten them. The memory has no name in any file system and goes with its last reader.
 
     Collective: every rank makes one, over the same exchange. ``share`` chooses it where it helps.
     """
@@ -39,27 +43,20 @@ class SharedExchange:
         mine = host_of_rank[inner.rank]
         self._near = [r != inner.rank and host == mine for r, host in enumerate(host_of_rank)]
         self._far = any(host != mine for host in host_of_rank)
-        self._width = 2 + 2 * inner.size  # numbers that a rank writes about a turn
-        self._table = _Memory.create("gnn-dist-table", 8 * 2 * self._width)
-        self._arenas = [_Memory.create("gnn-dist-rows", _ALIGN) for _ in range(2)]
-        names = inner.all_gather_object((os.getpid(), self._table.descriptor))
-        self._tables = {
-            r: _Memory.open(pid, descriptor, self._table.size)
-            for r, (pid, descriptor) in enumerate(names)
-            if self._near[r]
-        }
-        self._pids = [pid for pid, _ in names]
-        self._open: dict[tuple[int, int], _Memory] = {}
-        self._turn = 0
-        self._meeting = _Meeting(inner, self._tables)
+        self._notices = _Notices(inner, self._near)
+        self._arenas = _Arenas(self._notices)
+        self._room: _Arena | None = None
+        self._open: dict[tuple[int, int], tuple[int, _Memory]] = {}
+        self._call = 0
+        self._meeting = _Meeting(inner, self._notices.theirs)
 
     def all_to_all(
         self, parts: Sequence[Tensor], *, receive: Sequence[int] | None = None
     ) -> list[Tensor]:
         if parts[0].device.type != "cpu" or (receive is None and self._far):
             return self._inner.all_to_all(parts, receive=receive)
-        turn, self._turn = self._turn, 1 - self._turn
-        sent = self._write(turn, parts)
+        call, self._call = self._call, self._call + 1
+        sent = self._write(call, parts)
         self._meeting.hold()
         if self._far and receive is not None:
             empty = parts[0][:0]
@@ -73,7 +70,7 @@ class SharedExchange:
             got = [parts[self.rank]] * self.size
         out, came = [], 0
         for r, near in enumerate(self._near):
-            out.append(self._read(turn, r, parts[r]) if near else got[r])
+            out.append(self._read(call, r, parts[r]) if near else got[r])
             came += out[r].nbytes if near else 0
         self.traffic.rounds += 1
         self.traffic.bytes_sent += sent
@@ -81,40 +78,37 @@ class SharedExchange:
         return out
 
     def room(self, rows: int, like: Tensor) -> Tensor:
-        """In this turn's memory, where that is used."""
+        """In memory that the near ranks read, where that is used."""
         if like.device.type != "cpu":
             return self._inner.room(rows, like)
-        arena = self._arenas[self._turn]
-        arena.reserve(rows * like.shape[1:].numel() * like.element_size())
-        return arena.view(0, rows, like)
+        size = rows * like.shape[1:].numel() * like.element_size()
+        self._room = self._arenas.free(size)
+        return self._room.memory.view(0, rows, like)
 
-    def _write(self, turn: int, parts: Sequence[Tensor]) -> int:
-        """Put the parts for near ranks into this turn's memory; bytes of them."""
-        arena = self._arenas[turn]
+    def _write(self, call: int, parts: Sequence[Tensor]) -> int:
+        """Put the parts for near ranks where these read them; bytes of them."""
         near = [part for part, is_near in zip(parts, self._near, strict=True) if is_near]
-        where, sent = arena.places(near), sum(part.nbytes for part in near)
-        if where is None:
+        sent = sum(part.nbytes for part in near)
+        arena, self._room = self._room, None
+        where = None if arena is None else arena.memory.places(near)
+        if arena is None or where is None:
             ends = np.cumsum([0] + [-(-part.nbytes // _ALIGN) * _ALIGN for part in near])
-            where = ends[:-1].tolist()
-            arena.reserve(int(ends[-1]))
+            arena, where = self._arenas.free(int(ends[-1])), ends[:-1].tolist()
             for part, offset in zip(near, where, strict=True):
-                arena.view(offset, part.shape[0], part).copy_(part.detach())
-        row = self._row(self._table, turn)
-        row[:2] = arena.descriptor, arena.size
-        row[2 : 2 + self.size][self._near] = where
-        row[2 + self.size :] = [part.shape[0] for part in parts]
+                arena.memory.view(offset, part.shape[0], part).copy_(part.detach())
+        arena.call = call
+        arena.readers = [r for r, is_near in enumerate(self._near) if is_near and parts[r].nbytes]
+        rows = [part.shape[0] for part in parts]
+        self._notices.put(call, arena, np.flatnonzero(self._near), where, rows)
         return sent
 
-    def _read(self, turn: int, rank: int, like: Tensor) -> Tensor:
-        descriptor, size, *where = self._row(self._tables[rank], turn).tolist()
-        offset, rows = where[self.rank], where[self.size + self.rank]
-        arena = self._open.get((rank, turn))
-        if arena is None or arena.size != size:
-            arena = self._open[rank, turn] = _Memory.open(self._pids[rank], descriptor, size)
-        return arena.view(offset, rows, like)
-
-    def _row(self, table: "_Memory", turn: int) -> np.ndarray:
-        return np.frombuffer(table.map, np.int64, self._width, offset=8 * self._width * turn)
+    def _read(self, call: int, rank: int, like: Tensor) -> Tensor:
+        slot, version, descriptor, size, offset, rows = self._notices.get(call, rank)
+        seen, memory = self._open.get((rank, slot), (-1, None))
+        if memory is None or seen != version:
+            memory = _Memory.open(self._notices.pids[rank], descriptor, size)
+            self._open[rank, slot] = version, memory
+        return memory.view(offset, rows, like, then=self._notices.release(call, rank))
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         return self._inner.all_gather(tensor)
@@ -144,6 +138,105 @@ def share(exchange: Exchange, placement: Placement) -> Exchange:
     if not all(exchange.all_gather_object(can)):
         return exchange
     return SharedExchange(exchange, hosts)
+
+
+class _Notices:
+    """What each rank tells those ``near`` it, in memory of its own: where the rows of a call lie,
+    and which rows of others it has forgotten. Collective over ``inner``.
+
+    A call's notice is overwritten two calls later, when all have met and therefore read it.
+    """
+
+    def __init__(self, inner: CollectiveExchange, near: Sequence[bool]) -> None:
+        self._rank, self._size = inner.rank, inner.size
+        self._width = 4 + 2 * inner.size
+        mine = _Memory.create("gnn-dist-table", 8 * (2 * self._width + inner.size * _CALLS))
+        said = inner.all_gather_object((os.getpid(), mine.descriptor))
+        self.pids = [pid for pid, _ in said]
+        self._memory = mine  # open for the others
+        self._mine = np.frombuffer(mine.map, np.int64)
+        self.theirs = {
+            r: np.frombuffer(_Memory.open(pid, descriptor, mine.size).map, np.int64)
+            for r, (pid, descriptor) in enumerate(said)
+            if near[r]
+        }
+
+    def put(
+        self, call: int, arena: "_Arena", near: np.ndarray, where: list[int], rows: list[int]
+    ) -> None:
+        row = self._row(self._mine, call)
+        row[:4] = arena.slot, arena.version, arena.memory.descriptor, arena.memory.size
+        row[4 + near] = where
+        row[4 + self._size :] = rows
+
+    def get(self, call: int, rank: int) -> tuple[int, int, int, int, int, int]:
+        """Slot, version, descriptor and size of the memory, and where which number of rows lies."""
+        row = self._row(self.theirs[rank], call).tolist()
+        slot, version, descriptor, size = row[:4]
+        return (
+            slot,
+            version,
+            descriptor,
+            size,
+            row[4 + self._rank],
+            row[4 + self._size + self._rank],
+        )
+
+    def release(self, call: int, rank: int) -> Callable[[], None]:
+        """To be called when nothing of what ``rank`` sent in a call is used any more."""
+        cells, cell = self._released(self._mine), (rank, call % _CALLS)
+        return functools.partial(cells.__setitem__, cell, call + 1)
+
+    def released(self, call: int, readers: Iterable[int]) -> bool:
+        """Whether ``readers`` have forgotten what this rank sent in a call."""
+        return all(
+            self._released(self.theirs[r])[self._rank, call % _CALLS] == call + 1 for r in readers
+        )
+
+    def _row(self, table: np.ndarray, call: int) -> np.ndarray:
+        return table[call % 2 * self._width :][: self._width]
+
+    def _released(self, table: np.ndarray) -> np.ndarray:
+        return table[2 * self._width :].reshape(self._size, _CALLS)
+
+
+@dataclass(slots=True, eq=False)
+class _Arena:
+    """Memory that one call sends from. ``version`` is another where ``memory`` is."""
+
+    slot: int
+    version: int
+    memory: "_Memory"
+    call: int = -1
+    readers: list[int] = field(default_factory=list)
+
+
+class _Arenas:
+    """What this rank sends from: as many as are in use at once."""
+
+    def __init__(self, notices: _Notices) -> None:
+        self._notices = notices
+        self._all: list[_Arena] = []
+        self._versions = itertools.count()
+
+    def free(self, size: int) -> _Arena:
+        """One of at least ``size`` bytes, which nobody reads."""
+        for arena in self._all:
+            if self._notices.released(arena.call, arena.readers):
+                arena.readers = []
+        idle = [arena for arena in self._all if not arena.readers]
+        if idle:
+            arena = max(idle, key=lambda a: a.memory.size)
+        elif len(self._all) < _CALLS:
+            arena = _Arena(len(self._all), next(self._versions), _Memory.create(_NAME, _ALIGN))
+            self._all.append(arena)
+        else:  # its readers keep it
+            arena = min(self._all, key=lambda a: a.call)
+            arena.version, arena.memory = next(self._versions), _Memory.create(_NAME, _ALIGN)
+            arena.readers = []
+        if arena.memory.reserve(size):
+            arena.version = next(self._versions)
+        return arena
 
 
 class _Meeting:
@@ -201,7 +294,9 @@ class _Memory:
     def create(cls, name: str, size: int) -> "_Memory":
         descriptor = os.memfd_create(name)
         os.ftruncate(descriptor, size)
-        return cls(descriptor, size)
+        made = cls(descriptor, size)
+        weakref.finalize(made, os.close, descriptor)
+        return made
 
     @classmethod
     def open(cls, pid: int, descriptor: int, size: int) -> "_Memory":
@@ -211,12 +306,14 @@ class _Memory:
         finally:
             os.close(own)  # the map holds the memory
 
-    def reserve(self, size: int) -> None:
-        """Grow to at least ``size`` bytes; only where nobody reads this memory."""
-        if size > self.size:
-            self.size = -(-size * 5 // 4 // mmap.PAGESIZE) * mmap.PAGESIZE
-            os.ftruncate(self.descriptor, self.size)
-            self.map = mmap.mmap(self.descriptor, self.size)
+    def reserve(self, size: int) -> bool:
+        """Grow to at least ``size`` bytes, where nobody reads this memory; whether it had to."""
+        if size <= self.size:
+            return False
+        self.size = -(-size * 5 // 4 // mmap.PAGESIZE) * mmap.PAGESIZE
+        os.ftruncate(self.descriptor, self.size)
+        self.map = mmap.mmap(self.descriptor, self.size)
+        return True
 
     def places(self, parts: Sequence[Tensor]) -> list[int] | None:
         """Where contiguous parts begin in this memory, in bytes; None unless all lie in it."""
@@ -228,10 +325,15 @@ class _Memory:
         )
         return where if all(inside) else None
 
-    def view(self, offset: int, rows: int, like: Tensor) -> Tensor:
-        """Rows of the dtype and shape of those of ``like``, in place."""
-        count = rows * like.shape[1:].numel()
-        if not count:
+    def view(
+        self, offset: int, rows: int, like: Tensor, then: Callable[[], None] | None = None
+    ) -> Tensor:
+        """Rows of the dtype and shape of those of ``like``, in place; ``then`` is called when
+        nothing refers to them any more."""
+        size = rows * like.shape[1:].numel() * like.element_size()
+        if not size:
             return like.new_empty((rows, *like.shape[1:]))
-        flat = torch.frombuffer(self.map, dtype=like.dtype, count=count, offset=offset)
-        return flat.view(rows, *like.shape[1:])
+        place = np.frombuffer(self.map, np.uint8, size, offset)
+        if then is not None:
+            weakref.finalize(place, then).atexit = False
+        return torch.from_numpy(place).view(like.dtype).view(rows, *like.shape[1:])

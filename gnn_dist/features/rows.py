@@ -1,6 +1,7 @@
 """``FeatureRows``: rows of feature tables that are named but not yet copied."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -57,6 +58,21 @@ class FeatureRows:
         """Some of the rows, in the order of ``rows``."""
         source = None if self.source is None else self.source[rows]
         return FeatureRows(self.tables, self.index[rows], self.dtype, source, self.copied)
+
+    def followed_by(self, made: Sequence[Tensor]) -> "FeatureRows":
+        """These rows, then all rows of tables that were made for them."""
+        made = [table for table in made if len(table)]
+        index = torch.cat((self.index, *(torch.arange(len(table)) for table in made)))
+        source = torch.zeros_like(self.index) if self.source is None else self.source
+        which = torch.arange(len(self.tables), len(self.tables) + len(made))
+        more = which.repeat_interleave(torch.tensor([len(t) for t in made], dtype=torch.int64))
+        return FeatureRows(
+            (*self.tables, *made),
+            index,
+            self.dtype,
+            torch.cat((source, more)) if made else self.source,
+            self.copied + sum(table.nbytes for table in made),
+        )
 
     def addresses(self) -> Tensor:
         """Where each row begins in memory: int64[n], in bytes. The tables must be contiguous."""

@@ -233,3 +233,35 @@ def through_memory(world: World, hosts: list[int]) -> list[str]:
 @pytest.mark.parametrize("hosts", [[0, 0], [0, 0, 0, 0], [0, 1, 0, 1]])
 def test_rows_of_one_host_go_through_memory_and_others_by_socket(hosts):
     assert run_ranks(through_memory, len(hosts), (hosts,)) == [[]] * len(hosts)
+
+
+def kept_and_forgotten(world: World) -> tuple[bool, int, int]:
+    """Rows that are kept stay as they came, however many calls follow; memory of forgotten ones is
+    used again."""
+    shared = SharedExchange(world.exchange("rows"), [0] * world.size)
+    other = 1 - world.rank
+
+    def call(number: int) -> torch.Tensor:
+        parts = [torch.full((50 + number, 3), 100.0 * world.rank + number)] * world.size
+        return shared.all_to_all(parts, receive=[50 + number] * world.size)[other]
+
+    for number in range(100):
+        call(number)
+    few = len(shared._arenas._all)
+    kept = {number: call(number) for number in range(150)}
+    whole = all(
+        torch.equal(rows, torch.full((50 + number, 3), 100.0 * other + number))
+        for number, rows in kept.items()
+    )
+    kept.clear()
+    world.control.barrier()
+    shared._arenas.free(1)
+    idle = sum(not arena.readers for arena in shared._arenas._all)
+    return whole, few, idle
+
+
+def test_rows_that_came_through_memory_stay_while_they_are_used():
+    for whole, few, idle in run_ranks(kept_and_forgotten, 2):
+        assert whole
+        assert few <= 3
+        assert idle >= 60

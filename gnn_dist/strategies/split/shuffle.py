@@ -54,20 +54,11 @@ class Shuffler:
 
     def left(self, own: FeatureRows, route: Route) -> FeatureRows:
         """``whole`` for rows that stay in their tables and need no gradient: those that come, as
-        they are stored, have a table of their own."""
+        they are stored, are further tables."""
         sent = FeatureRows(own.tables, own.index, own.stored, own.source)[route.send]
         like = own.tables[0][:0]
         came = self.start(like, route.send_counts, route.receive_counts, sent.copy_to).result()
-        table = torch.cat((like, *came))
-        number = len(own.tables)
-        source = torch.zeros_like(own.index) if own.source is None else own.source
-        rows = FeatureRows(
-            (*own.tables, table),
-            torch.cat((own.index, torch.arange(len(table)))),
-            own.dtype,
-            torch.cat((source, torch.full((len(table),), number))),
-            table.nbytes,
-        )
+        rows = own.followed_by(came)
         return rows if route.order is None else rows[route.order]
 
     def halves(
