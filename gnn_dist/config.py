@@ -13,8 +13,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 from gnn_dist.errors import InputError
 
@@ -62,6 +71,16 @@ class Section(BaseModel):
         use_attribute_docstrings=True,
         allow_inf_nan=False,
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Pydantic takes true for 1."""
+        kind = cls.model_fields[info.field_name or ""].annotation
+        given = value if isinstance(value, list) else [value]
+        if bool not in (kind, *get_args(kind)) and any(isinstance(v, bool) for v in given):
+            raise PydanticCustomError("truth", "input should not be true or false")
+        return value
 
 
 class Dataset(Section):

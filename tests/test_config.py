@@ -19,6 +19,8 @@ BASE = {"dataset.name": "sbm"}
         ({"train.bach_size": 3}, ["train.bach_size", "unknown key", "batch_size"]),
         ({"clutser.workers": 2}, ["clutser", "unknown key", "cluster"]),
         ({"train.batch_size": 0}, ["train.batch_size", "0", "greater than or equal to 1"]),
+        ({"train.epochs": True}, ["train.epochs", "True", "not be true or false"]),
+        ({"sampler.fanouts": [True, 5]}, ["sampler.fanouts", "not be true or false"]),
         ({"train.lr": -1}, ["train.lr", "-1", "greater than 0"]),
         ({"train.epochs": "many"}, ["train.epochs", "'many'", "integer"]),
         ({"task.kind": "ranking"}, ["task.kind", "'ranking'", "regression"]),

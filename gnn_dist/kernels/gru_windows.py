@@ -121,7 +121,7 @@ def _ungate(gates, g, h, dh, d_rh, at, d_zr, d, hidden):
     _ungate_block(zeros1(gates), 1, gates, g, h, dh, d_rh, at, d_zr, d, hidden, done)
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def _forward(
     first, rows, windows, snapshots, slots, projected, start, w_zr, w_c, bias, hs, gates, tmp
 ):
@@ -167,7 +167,7 @@ def _forward(
             _mix(p_zr, q * two, p_cand, q * hidden, now, q * hidden, after, kept, q * g, hidden)
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def _backward(
     first, rows, windows, snapshots, slots, fresh, start, w_zr_t, w_c_t, hs, gates, d_out, every,
     d_projected, d_start, d_w_zr, d_w_c, d_bias, tmp,

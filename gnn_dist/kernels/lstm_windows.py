@@ -130,7 +130,7 @@ def _cells_back(gates, at, before, b, squashed, s, dh, h, dc, q, d_gates, d, hid
     )
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def _forward(
     first, rows, windows, snapshots, slots, projected, start, w1, w2, bias, hs, cs, gates, tmp
 ):
@@ -179,7 +179,7 @@ def _forward(
             _outputs(line, at, squashed, 0, h_next, both, hidden)
 
 
-@njit(cache=True, nogil=True)
+@njit(inline="always")
 def _backward(
     first, rows, windows, slots, fresh, start, w1_t, w2_t, hs, cs, gates, d_out, every, d_projected,
     d_start, d_w1, d_w2, d_bias, tmp,

@@ -5,6 +5,7 @@ columns that costs more than it gains: six rows by a vector of columns, summed i
 faster, read rows that stand apart or transposed, and add to what is there.
 """
 
+import numpy as np
 from numba import njit
 
 from gnn_dist.kernels.vector import (
@@ -73,13 +74,20 @@ def _columns(like, lanes, m, n, k, a, at, row, step, b, bt, b_row, c, ct, c_row,
     return done
 
 
-@njit(cache=True)
+@njit(inline="always")
 def product(m, n, k, a, at, row, step, b, bt, b_row, c, ct, c_row, fresh):
     """``c = a b`` or, unless ``fresh``, ``c += a b``: [m, k] times [k, n], through pointers.
 
     Entry (i, q) of ``a`` is ``a[at + i · row + q · step]``; rows of ``b`` and ``c`` begin at ``bt``
     and ``ct`` and are ``b_row`` and ``c_row`` apart. Sums run over ``q`` in order.
     """
+    # Compiled for each constant row, step and fresh, which make it faster, but not for each place.
+    at, bt, ct = np.int64(at), np.int64(bt), np.int64(ct)
+    _product(m, n, k, a, at, row, step, b, bt, b_row, c, ct, c_row, fresh)
+
+
+@njit(cache=True)
+def _product(m, n, k, a, at, row, step, b, bt, b_row, c, ct, c_row, fresh):
     lanes = lanes32(b)
     done = _columns(
         zeros64(b), 2 * lanes, m, n, k, a, at, row, step, b, bt, b_row, c, ct, c_row, fresh, 0

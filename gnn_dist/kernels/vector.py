@@ -420,7 +420,7 @@ def total(typingctx, value):
     return value.dtype(value), codegen
 
 
-@njit(cache=True, forceinline=True)
+@njit(inline="always")
 def over_columns(block, like, begin, end, args):
     """Call ``block(zero, c, args)`` for vectors at columns ``c`` that cover ``begin .. end - 1``.
 
@@ -453,7 +453,7 @@ def over_columns(block, like, begin, end, args):
         c += 1
 
 
-@njit(cache=True, forceinline=True)
+@njit(inline="always")
 def over_columns_once(block, like, begin, end, args):
     """``over_columns`` for a ``block`` that may do a column only once: an update in place."""
     wide = 256 // like.itemsize

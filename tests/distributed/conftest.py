@@ -1,9 +1,12 @@
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.commands import gnn_dist
+from support.job import flags
 
 TESTS = Path(__file__).parents[1]
 
@@ -26,3 +29,18 @@ def ray_address() -> Iterator[str]:
             yield cluster.address
         finally:
             cluster.shutdown()
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory, ray_address) -> Path:
+    """Two runs of one job: on two workers of a Ray cluster, and in one process."""
+    folder = tmp_path_factory.mktemp("runs")
+    ranks = {
+        "ray": {"cluster__workers": "2", "cluster__address": ray_address},
+        "alone": {"cluster__workers": "0"},
+    }
+    for name, changes in ranks.items():
+        done = gnn_dist("train", *flags(**changes, output=name), folder=folder)
+        assert done.returncode == 0, done.stderr
+        (folder / name / "said.json").write_text(json.dumps([done.stdout, done.stderr]))
+    return folder

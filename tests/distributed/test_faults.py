@@ -13,36 +13,33 @@ import psutil
 import pytest
 import torch
 from support.commands import gnn_dist
+from support.job import flags
 
 from gnn_dist.training import checkpoints
 
 TESTS = Path(__file__).parents[1]
 
 
-def flags(folder: Path, output: str, **changes: str) -> list[str]:
-    values = {
-        "dataset.name": "sbm",
-        "dataset.args": "{num_nodes: 3000, num_classes: 4}",
-        "sampler.fanouts": "4,4",
-        "model.name": "support.faulty.Faulty",
-        "model.args.hidden": "16",
-        "model.args.fault": "none",
-        "model.args.flag": str(folder / f"{output}-flag"),
-        "model.args.step": "8",
-        "train.batch_size": "200",
-        "train.epochs": "3",
-        "train.checkpoint_every": "3",
-        "train.baselines": "false",
-        "task.metrics": "[accuracy]",
-        "cluster.workers": "2",
-        "output": output,
-    }
-    values.update({k.replace("__", "."): v for k, v in changes.items()})
-    return [f"--{k}={v}" for k, v in values.items()]
+pytestmark = pytest.mark.xdist_group("ray")
 
 
-def train(folder: Path, output: str, **changes: str) -> subprocess.CompletedProcess[str]:
-    return gnn_dist("train", *flags(folder, output, **changes), folder=folder)
+def faulty(folder: Path, output: str, fault: str, **changes: str) -> list[str]:
+    """The job whose weights ``runs`` has, with a model that meets a fault at its eighth step."""
+    return flags(
+        model__name="support.faulty.Faulty",
+        model__args__fault=fault,
+        model__args__flag=str(folder / f"{output}-flag"),
+        model__args__step="8",
+        train__baselines="false",
+        output=output,
+        **{"cluster__workers": "2", **changes},
+    )
+
+
+def train(
+    folder: Path, output: str, fault: str, **changes: str
+) -> subprocess.CompletedProcess[str]:
+    return gnn_dist("train", *faulty(folder, output, fault, **changes), folder=folder)
 
 
 def final_weights(run: Path) -> dict[str, torch.Tensor]:
@@ -58,37 +55,27 @@ def assert_same_weights(one: Path, other: Path) -> None:
         assert torch.equal(a[name], b[name]), name
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory, ray_address) -> Path:
-    """The folder of an uninterrupted run on two workers."""
-    folder = tmp_path_factory.mktemp("faults")
-    done = train(folder, "whole", cluster__address=ray_address)
+def test_a_killed_worker_costs_no_bit(runs, ray_address):
+    done = train(runs, "killed", "kill", cluster__address=ray_address)
     assert done.returncode == 0, done.stderr
-    return folder
-
-
-def test_a_killed_worker_costs_no_bit(whole, ray_address):
-    done = train(whole, "killed", model__args__fault="kill", cluster__address=ray_address)
-    assert done.returncode == 0, done.stderr
-    assert (whole / "killed-flag").exists()
+    assert (runs / "killed-flag").exists()
     assert "after: rank 1 was killed, probably out of memory (peak " in done.stderr
-    assert_same_weights(whole / "killed", whole / "whole")
-    epochs = json.loads((whole / "killed" / "metrics.json").read_text())["epochs"]
+    assert_same_weights(runs / "killed", runs / "ray")
+    epochs = json.loads((runs / "killed" / "metrics.json").read_text())["epochs"]
     assert [record["epoch"] for record in epochs] == [0, 1, 2]
 
 
 def test_an_error_of_the_model_reaches_the_user_as_itself(tmp_path):
     """That of a Ray worker reaches its driver as itself: see test_launch_ray."""
-    faulty = {"model__args__fault": "raise", "model__args__rank": "0", "cluster__workers": "0"}
-    done = train(tmp_path, "raised", **faulty)
+    done = train(tmp_path, "raised", "raise", model__args__rank="0", cluster__workers="0")
     assert done.returncode == 1
     assert "the model met an error of its own" in done.stderr
     assert "support/faulty.py" in done.stderr, "a person debugging a model needs the place"
 
 
 def test_a_file_that_is_cut_short_under_a_run_is_named(tmp_path, ray_address):
-    faulty = {"model__args__fault": "cut", "model__args__rank": "0", "cluster__workers": "1"}
-    done = train(tmp_path, "cut", cluster__address=ray_address, **faulty)
+    where = {"cluster__workers": "1", "cluster__address": ray_address}
+    done = train(tmp_path, "cut", "cut", model__args__rank="0", **where)
     assert done.returncode == 2, done.stderr
     assert (tmp_path / "cut-flag").exists()
     assert "npy" in done.stderr
@@ -96,39 +83,39 @@ def test_a_file_that_is_cut_short_under_a_run_is_named(tmp_path, ray_address):
     assert "Traceback" not in done.stderr
 
 
-def test_the_driver_killed_goes_on_with_resume(whole, ray_address):
-    process = start_and_hang(whole, "driver")
+def test_the_driver_killed_goes_on_with_resume(runs, ray_address):
+    process = start_and_hang(runs, "driver")
     children = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.wait(20)
     # Two of Ray's agents outlive it; the next run ends what is left.
     assert_gone([child for child in children if not child.name().endswith("Agent")])
     where = ("--cluster.address", ray_address)
-    done = gnn_dist("train", "--resume", "driver", *where, folder=whole)
+    done = gnn_dist("train", "--resume", "driver", *where, folder=runs)
     assert done.returncode == 0, done.stderr
     assert_gone(children)
     assert not folders_of(process)
-    assert_same_weights(whole / "driver", whole / "whole")
+    assert_same_weights(runs / "driver", runs / "ray")
 
 
-def test_ctrl_c_stops_cleanly_and_the_run_goes_on_with_another_number_of_workers(whole):
-    process = start_and_hang(whole, "interrupted")
+def test_ctrl_c_stops_cleanly_and_the_run_goes_on_with_another_number_of_workers(runs):
+    process = start_and_hang(runs, "interrupted")
     children = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130, said
     assert "Traceback" not in said
     assert "checkpoint is kept" in said
-    assert checkpoints.newest(whole / "interrupted" / "checkpoints") is not None
+    assert checkpoints.newest(runs / "interrupted" / "checkpoints") is not None
     assert_gone(children)
     assert not folders_of(process)
-    assert not list((whole / "interrupted").rglob("*.tmp"))
+    assert not list((runs / "interrupted").rglob("*.tmp"))
 
     # Another number of workers goes on with the same global batches.
     alone = ("--cluster.workers", "0")
-    done = gnn_dist("train", "--resume", "interrupted", *alone, folder=whole)
+    done = gnn_dist("train", "--resume", "interrupted", *alone, folder=runs)
     assert done.returncode == 0, done.stderr
-    a, b = final_weights(whole / "interrupted"), final_weights(whole / "whole")
+    a, b = final_weights(runs / "interrupted"), final_weights(runs / "ray")
     for name in a:
         assert torch.allclose(a[name], b[name], rtol=1e-3, atol=1e-4), name
 
@@ -136,7 +123,7 @@ def test_ctrl_c_stops_cleanly_and_the_run_goes_on_with_another_number_of_workers
 def start_and_hang(folder: Path, output: str) -> subprocess.Popen[str]:
     """A run whose rank 1 sleeps at its eighth step, with the checkpoint of step 6 written."""
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    given = flags(folder, output, model__args__fault="hang")
+    given = faulty(folder, output, "hang")
     process = subprocess.Popen(
         [sys.executable, "-m", "gnn_dist", "train", *given],
         cwd=folder,

@@ -7,34 +7,12 @@ import numpy as np
 import pytest
 from support.commands import gnn_dist
 
-JOB = [
-    *("--dataset.name", "sbm"),
-    *("--dataset.args", "{num_nodes: 2000, num_classes: 4, signal: 0.5}"),
-    *("--sampler.fanouts", "5,5"),
-    *("--model.args", "{hidden: 16, dropout: 0.2}"),
-    *("--train.batch_size", "128"),
-    *("--train.epochs", "3"),
-    *("--seed", "2"),
-]
+pytestmark = pytest.mark.xdist_group("ray")
+
 PRODUCTS = {
     "config.yaml", "metrics.json", "predictions.npz", "report.html", "checkpoints", "tensorboard",
     "partition",
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory, ray_address) -> Path:
-    """Two runs of one job: on two workers of a Ray cluster, and in one process."""
-    folder = tmp_path_factory.mktemp("runs")
-    ranks = {
-        "ray": ("--cluster.workers", "2", "--cluster.address", ray_address),
-        "alone": ("--cluster.workers", "0"),
-    }
-    for name, flags in ranks.items():
-        done = gnn_dist("train", *JOB, *flags, "--output", name, folder=folder)
-        assert done.returncode == 0, done.stderr
-        (folder / name / "said.json").write_text(json.dumps([done.stdout, done.stderr]))
-    return folder
 
 
 def metrics(folder: Path) -> dict:

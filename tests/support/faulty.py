@@ -30,8 +30,9 @@ class Faulty(SAGE):
         flag: str,
         step: int,
         rank: int = 1,
+        dropout: float = 0.0,
     ) -> None:
-        super().__init__(in_features, out_features, num_layers, hidden)
+        super().__init__(in_features, out_features, num_layers, hidden, dropout=dropout)
         self.fault = fault
         self.flag = Path(flag)
         self.step = step
