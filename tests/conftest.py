@@ -1,5 +1,6 @@
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -15,11 +16,20 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 SHARED = Path(os.environ.get("GNN_DIST_SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Which tests one of several processes runs: those of a file, if it names no other group."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+ONE_RAY = {f"tests/distributed/test_{name}.py" for name in ("train", "faults", "launch_ray")}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Several processes take the tests file by file, and one all that share a Ray cluster."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "one Ray" if file in ONE_RAY else file
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")

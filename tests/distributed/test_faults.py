@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import psutil
-import pytest
 import torch
 from support.commands import gnn_dist
 from support.job import flags
@@ -18,9 +17,6 @@ from support.job import flags
 from gnn_dist.training import checkpoints
 
 TESTS = Path(__file__).parents[1]
-
-
-pytestmark = pytest.mark.xdist_group("ray")
 
 
 def faulty(folder: Path, output: str, fault: str, **changes: str) -> list[str]:

@@ -19,7 +19,7 @@ import pytest
 
 SECONDS = 500
 """A driver ends in well under a minute on an idle machine."""
-pytestmark = [pytest.mark.timeout(2 * SECONDS), pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.timeout(2 * SECONDS)
 
 MARK = "GNN_DIST_TEST_MARK"
 

@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 from support.commands import gnn_dist
 
-pytestmark = pytest.mark.xdist_group("ray")
-
 PRODUCTS = {
     "config.yaml", "metrics.json", "predictions.npz", "report.html", "checkpoints", "tensorboard",
     "partition",
