@@ -104,7 +104,7 @@ class LocalExchange:
     def all_to_all(
         self, parts: Sequence[Tensor], *, receive: Sequence[int] | None = None
     ) -> list[Tensor]:
-        _check_parts(parts, self.size)
+        check_parts(parts, self.size)
         assert receive is None or list(receive) == [parts[0].shape[0]]
         return [parts[0]]
 
@@ -159,7 +159,7 @@ class CollectiveExchange:
     def all_to_all(
         self, parts: Sequence[Tensor], *, receive: Sequence[int] | None = None
     ) -> list[Tensor]:
-        _check_parts(parts, self.size)
+        check_parts(parts, self.size)
         mine = parts[self.rank]
         if self.size == 1:
             return [mine]
@@ -246,7 +246,7 @@ class CollectiveExchange:
 
     def _agree_on_sizes(self, send: Sequence[int], like: Tensor) -> list[int]:
         """The rows that each rank will send here; refuses parts of another dtype or shape."""
-        mark = _signature(like)
+        mark = signature(like)
         asked = torch.tensor([[rows, mark] for rows in send], dtype=torch.int64)
         answer = torch.empty_like(asked)
         dist.all_to_all_single(answer, asked, group=self.group)
@@ -255,7 +255,7 @@ class CollectiveExchange:
         return [0 if r == self.rank else rows for r, rows in enumerate(answer[:, 0].tolist())]
 
     def _gather_sizes(self, like: Tensor) -> list[int]:
-        mark = _signature(like)
+        mark = signature(like)
         mine = torch.tensor([like.shape[0], mark], dtype=torch.int64)
         answer = torch.empty(self.size, 2, dtype=torch.int64)
         dist.all_gather(list(answer.unbind(0)), mine, group=self.group)
@@ -317,7 +317,8 @@ def request(
     return [[column[rank] for column in columns] for rank in range(exchange.size)]
 
 
-def _check_parts(parts: Sequence[Tensor], size: int) -> None:
+def check_parts(parts: Sequence[Tensor], size: int) -> None:
+    """That they can be sent to ``size`` ranks."""
     assert len(parts) == size, f"{len(parts)} parts for {size} ranks"
     first = parts[0]
     for part in parts:
@@ -350,5 +351,6 @@ def _as_bytes(tensor: Tensor) -> Tensor:
     return tensor.detach().view(-1).view(torch.uint8)
 
 
-def _signature(tensor: Tensor) -> int:
+def signature(tensor: Tensor) -> int:
+    """The same for tensors whose rows are alike."""
     return zlib.crc32(f"{tensor.dtype} {tuple(tensor.shape[1:])}".encode())

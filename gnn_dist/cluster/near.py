@@ -16,7 +16,8 @@ from torch import Tensor
 
 from gnn_dist.cluster.exchange import CollectiveExchange
 
-_CALLS = 64  # whose rows may be in use at once before their memory is given up
+_SLOTS = 64  # calls whose rows may be in use at once before their memory is given up
+_FIXED = 5  # numbers of a notice that are not about one rank
 
 
 class Memory:
@@ -96,8 +97,8 @@ class Notices:
 
     def __init__(self, inner: CollectiveExchange, near: Sequence[bool]) -> None:
         self._rank, self._size = inner.rank, inner.size
-        self._width = 4 + 2 * inner.size
-        mine = Memory.create("gnn-dist-table", 8 * (2 * self._width + inner.size * _CALLS))
+        self._width = _FIXED + 2 * inner.size
+        mine = Memory.create("gnn-dist-table", 8 * (2 * self._width + inner.size * _SLOTS))
         said = inner.all_gather_object((os.getpid(), mine.descriptor))
         self.pids = [pid for pid, _ in said]
         self._memory = mine  # open for the others
@@ -109,34 +110,41 @@ class Notices:
         }
 
     def put(
-        self, call: int, arena: Arena, near: np.ndarray, where: list[int], rows: list[int]
+        self, arena: Arena, mark: int, near: np.ndarray, where: list[int], rows: list[int]
     ) -> None:
-        row = self._row(self._mine, call)
-        row[:4] = arena.slot, arena.version, arena.memory.descriptor, arena.memory.size
-        row[4 + near] = where
-        row[4 + self._size :] = rows
+        """Of the call ``arena.call``; ``mark`` is the same for rows of one dtype and shape."""
+        row = self._row(self._mine, arena.call)
+        memory = arena.memory
+        row[:_FIXED] = arena.slot, arena.version, memory.descriptor, memory.size, mark
+        row[_FIXED + near] = where
+        row[_FIXED + self._size :] = rows
 
     def get(self, call: int, rank: int) -> tuple[int, ...]:
-        """Slot, version, descriptor and size of the memory, and where which number of rows lies."""
+        """Slot, version, descriptor and size of the memory, the mark of its rows, where those for
+        this rank lie and how many they are."""
         row = self._row(self.theirs[rank], call).tolist()
-        return *row[:4], row[4 + self._rank], row[4 + self._size + self._rank]
+        return *row[:_FIXED], row[_FIXED + self._rank], row[_FIXED + self._size + self._rank]
 
-    def release(self, call: int, rank: int) -> Callable[[], None]:
-        """To be called when nothing of what ``rank`` sent in a call is used any more."""
-        cells, cell = self._released(self._mine), (rank, call % _CALLS)
-        return functools.partial(cells.__setitem__, cell, call + 1)
+    def release(self, call: int, rank: int, slot: int) -> Callable[[], None]:
+        """To be called when nothing of what ``rank`` sent from a slot is used any more."""
+        return functools.partial(_raise_to, self._released(self._mine), (rank, slot), call + 1)
 
-    def released(self, call: int, readers: Iterable[int]) -> bool:
-        """Whether ``readers`` have forgotten what this rank sent in a call."""
-        return all(
-            self._released(self.theirs[r])[self._rank, call % _CALLS] == call + 1 for r in readers
-        )
+    def released(self, arena: Arena) -> bool:
+        """Whether its readers have forgotten what this rank sent from it last."""
+        cells = (self._released(self.theirs[r])[self._rank, arena.slot] for r in arena.readers)
+        return all(cell == arena.call + 1 for cell in cells)
 
     def _row(self, table: np.ndarray, call: int) -> np.ndarray:
         return table[call % 2 * self._width :][: self._width]
 
     def _released(self, table: np.ndarray) -> np.ndarray:
-        return table[2 * self._width :].reshape(self._size, _CALLS)
+        return table[2 * self._width :].reshape(self._size, _SLOTS)
+
+
+def _raise_to(cells: np.ndarray, cell: tuple[int, int], call: int) -> None:
+    """The slot may have been given to a later call, whose readers were quicker."""
+    if cells[cell] < call:
+        cells[cell] = call
 
 
 class Arenas:
@@ -150,7 +158,7 @@ class Arenas:
     def free(self, size: int) -> Arena:
         """One of at least ``size`` bytes, which nobody reads."""
         for arena in self._all:
-            if self._notices.released(arena.call, arena.readers):
+            if self._notices.released(arena):
                 arena.readers = []
         idle = [arena for arena in self._all if not arena.readers]
         arena = max(idle, key=lambda a: a.memory.size) if idle else self._new()
@@ -161,7 +169,7 @@ class Arenas:
     def _new(self) -> Arena:
         memory = Memory.create("gnn-dist-rows", mmap.PAGESIZE)
         arena = Arena(len(self._all), next(self._versions), memory)
-        if len(self._all) < _CALLS:
+        if len(self._all) < _SLOTS:
             self._all.append(arena)
         else:  # in place of the oldest, which its readers keep
             arena.slot = min(self._all, key=lambda a: a.call).slot
@@ -187,24 +195,28 @@ class Meeting:
         self._readers = {reader: select.poll() for reader, _ in pipes.values()}
         for reader, poll in self._readers.items():
             poll.register(reader, select.POLLIN)
+        self._number = 0
         weakref.finalize(self, _close, (*self._readers, *self._writers))
 
     def hold(self) -> None:
-        """Return once all have come."""
-        with self._inner.collective("meeting"):
-            limit = self._inner.limit
-            end = None if limit is None else time.monotonic() + limit
+        """Return once all have come; within a collective of ``inner``."""
+        self._number = (self._number + 1) % 256
+        limit = self._inner.limit
+        end = None if limit is None else time.monotonic() + limit
+        try:
             for writer in self._writers:
-                try:
-                    os.write(writer, b".")
-                except BrokenPipeError:
-                    raise RuntimeError("a rank of this host has closed its pipe") from None
-            for reader, poll in self._readers.items():
-                left = None if end is None else max(0.0, 1000 * (end - time.monotonic()))
-                if not poll.poll(left):
-                    raise RuntimeError("a rank of this host did not come in time")
-                if not os.read(reader, 1):
-                    raise RuntimeError("a rank of this host has closed its pipe")
+                os.write(writer, bytes([self._number]))
+        except BrokenPipeError:
+            raise RuntimeError("a rank of this host has closed its pipe") from None
+        for reader, poll in self._readers.items():
+            left = None if end is None else max(0.0, 1000 * (end - time.monotonic()))
+            if not poll.poll(left):
+                raise RuntimeError("a rank of this host did not come in time")
+            said = os.read(reader, 1)
+            if not said:
+                raise RuntimeError("a rank of this host has closed its pipe")
+            if said[0] != self._number:
+                raise RuntimeError("a rank of this host is at another meeting; one has failed")
 
 
 def _close(descriptors: Iterable[int]) -> None:

@@ -7,9 +7,16 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from gnn_dist.cluster.exchange import CollectiveExchange, Exchange, Traffic
+from gnn_dist.cluster.exchange import (
+    CollectiveExchange,
+    Exchange,
+    Traffic,
+    check_parts,
+    signature,
+)
 from gnn_dist.cluster.near import Arena, Arenas, Meeting, Memory, Notices
 from gnn_dist.cluster.placement import Placement
+from gnn_dist.cluster.watch import machine
 
 _ALIGN = 64  # bytes
 
@@ -23,7 +30,8 @@ class SharedExchange:
     returned are the senders' memory, not copied. A sender writes there again when its readers have
     forgotten them. The memory has no name in any file system and goes with its last reader.
 
-    Collective: every rank makes one, over the same exchange. ``share`` chooses it where it helps.
+    Collective: every rank makes one, over the same exchange, and forgets it only after a further
+    collective of all. ``share`` chooses it where it helps.
     """
 
     def __init__(self, inner: CollectiveExchange, host_of_rank: Sequence[int]) -> None:
@@ -46,27 +54,36 @@ class SharedExchange:
     ) -> list[Tensor]:
         if parts[0].device.type != "cpu" or (receive is None and self._far):
             return self._inner.all_to_all(parts, receive=receive)
+        check_parts(parts, self.size)
         call, self._call = self._call, self._call + 1
-        sent = self._write(call, parts)
-        self._meeting.hold()
-        if self._far and receive is not None:
-            empty = parts[0][:0]
-            got = self._inner.all_to_all(
-                [empty if near else part for near, part in zip(self._near, parts, strict=True)],
-                receive=[
-                    0 if near else rows for near, rows in zip(self._near, receive, strict=True)
-                ],
-            )
-        else:
-            got = [parts[self.rank]] * self.size
-        out, came = [], 0
-        for r, near in enumerate(self._near):
-            out.append(self._read(call, r, parts[r]) if near else got[r])
-            came += out[r].nbytes if near else 0
-        self.traffic.rounds += 1
+        out = list(parts)
+        with self._inner.collective("meeting"):
+            try:
+                sent, out[self.rank] = self._write(call, parts)
+                self._meeting.hold()
+                came = 0
+                for r in self._notices.theirs:
+                    out[r] = self._read(call, r, parts[r], None if receive is None else receive[r])
+                    came += out[r].nbytes
+            except OSError as error:  # a rank that has just ended, say
+                raise RuntimeError(f"the memory of another rank cannot be read: {error}") from error
         self.traffic.bytes_sent += sent
         self.traffic.bytes_received += came
+        if self._far and receive is not None:
+            return self._from_far(out, parts, receive)
+        self.traffic.rounds += 1
         return out
+
+    def _from_far(
+        self, out: list[Tensor], parts: Sequence[Tensor], receive: Sequence[int]
+    ) -> list[Tensor]:
+        """``out`` with what ranks of other hosts send."""
+        far = [not near for near in self._near]
+        got = self._inner.all_to_all(
+            [part if is_far else part[:0] for is_far, part in zip(far, parts, strict=True)],
+            receive=[rows if is_far else 0 for is_far, rows in zip(far, receive, strict=True)],
+        )
+        return [got[r] if is_far and r != self.rank else out[r] for r, is_far in enumerate(far)]
 
     def room(self, rows: int, like: Tensor) -> Tensor:
         """In memory that the near ranks read, where that is used."""
@@ -76,30 +93,41 @@ class SharedExchange:
         self._room = self._arenas.free(size)
         return self._room.memory.view(0, rows, like)
 
-    def _write(self, call: int, parts: Sequence[Tensor]) -> int:
-        """Put the parts for near ranks where these read them; bytes of them."""
+    def _write(self, call: int, parts: Sequence[Tensor]) -> tuple[int, Tensor]:
+        """Put the parts for near ranks where these read them; bytes of them, and the part for this
+        rank, which keeps it."""
         near = [part for part, is_near in zip(parts, self._near, strict=True) if is_near]
-        sent = sum(part.nbytes for part in near)
+        own = parts[self.rank]
         arena, self._room = self._room, None
         where = None if arena is None else arena.memory.places(near)
+        if arena is not None:  # it may be filled again below or in a later call
+            own = own.clone()
         if arena is None or where is None:
+            near = near if arena is None else [part.clone() for part in near]
             ends = np.cumsum([0] + [-(-part.nbytes // _ALIGN) * _ALIGN for part in near])
             arena, where = self._arenas.free(int(ends[-1])), ends[:-1].tolist()
             for part, offset in zip(near, where, strict=True):
                 arena.memory.view(offset, part.shape[0], part).copy_(part.detach())
         arena.call = call
-        arena.readers = [r for r, is_near in enumerate(self._near) if is_near and parts[r].nbytes]
+        arena.readers = [r for r in self._notices.theirs if parts[r].nbytes]
         rows = [part.shape[0] for part in parts]
-        self._notices.put(call, arena, np.flatnonzero(self._near), where, rows)
-        return sent
+        self._notices.put(arena, signature(own), np.flatnonzero(self._near), where, rows)
+        return sum(part.nbytes for part in near), own
 
-    def _read(self, call: int, rank: int, like: Tensor) -> Tensor:
-        slot, version, descriptor, size, offset, rows = self._notices.get(call, rank)
+    def _read(self, call: int, rank: int, like: Tensor, wanted: int | None) -> Tensor:
+        slot, version, descriptor, size, mark, offset, rows = self._notices.get(call, rank)
+        assert mark == signature(like), (
+            f"{self._inner.name}: rank {rank} sends rows of another dtype or shape than rank "
+            f"{self.rank}, which has {like.dtype} {tuple(like.shape[1:])}"
+        )
+        assert wanted in (None, rows), (
+            f"{self._inner.name}: rank {rank} sends {rows} rows, and {wanted} were expected"
+        )
         seen, memory = self._open.get((rank, slot), (-1, None))
         if memory is None or seen != version:
             memory = Memory.open(self._notices.pids[rank], descriptor, size)
             self._open[rank, slot] = version, memory
-        return memory.view(offset, rows, like, then=self._notices.release(call, rank))
+        return memory.view(offset, rows, like, then=self._notices.release(call, rank, slot))
 
     def all_gather(self, tensor: Tensor) -> list[Tensor]:
         return self._inner.all_gather(tensor)
@@ -122,10 +150,17 @@ class SharedExchange:
 
 def share(exchange: Exchange, placement: Placement) -> Exchange:
     """``exchange``, through memory between ranks of one host where the system can. Collective."""
+    if not isinstance(exchange, CollectiveExchange):
+        return exchange
     hosts = placement.host_of_rank
-    if not isinstance(exchange, CollectiveExchange) or len(set(hosts)) == len(hosts):
+    if len(set(hosts)) == len(hosts):
         return exchange
     can = hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
-    if not all(exchange.all_gather_object(can)):
+    every = exchange.all_gather_object((can, machine()))
+    if not all(can and name for can, name in every):
         return exchange
-    return SharedExchange(exchange, hosts)
+    # Containers of one host name may not see each other's processes.
+    places = [(host, name) for host, (_, name) in zip(hosts, every, strict=True)]
+    if len(set(places)) == len(places):
+        return exchange
+    return SharedExchange(exchange, [places.index(place) for place in places])

@@ -56,7 +56,7 @@ class Watch:
             "beat": 0,
             "host": host,
             "pid": os.getpid(),
-            "machine": _machine(),
+            "machine": machine(),
             "state": "running",
             "why": "",
             "missing": [],
@@ -326,7 +326,7 @@ def killed_by(exit_code: int | None) -> str:
     return f"exit code {exit_code}"
 
 
-def _machine() -> str:
+def machine() -> str:
     """Names the machine and its process number space, so that a process number can be looked up."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

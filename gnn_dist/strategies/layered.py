@@ -54,17 +54,38 @@ def check_model(
 def check_empty_layers(
     name: str, model: nn.Module, width: int, graph: PartitionedGraph, sampler: Any, depth: int
 ) -> None:
-    """``InputError`` where the output for no rows has no gradient: a rank may own nothing of a
-    layer, and takes part in going back all the same."""
-    empty = _small_batch(width, graph, sampler, depth, 0)
+    """``InputError`` where a layer passes a gradient on for some rows and none for no rows: a rank
+    may own nothing of a layer, and takes part in going back all the same."""
+    small, empty = (_small_batch(width, graph, sampler, depth, seeds) for seeds in (_SEEDS, 0))
     with _evaluating(model):
-        output = _tried(functools.partial(_by_layers, model), *empty)
-    if output is not None and not output.requires_grad:
-        raise InputError(
-            f"config model.name: the output of {name!r} for no destinations has no gradient, and "
-            "under the strategy split other ranks wait for this one to go back; compute it from "
-            "the model's parameters in any case, or use the strategy data"
-        )
+        some, none = _passed_on(model, *small), _passed_on(model, *empty)
+    for layer, (with_rows, without) in enumerate(zip(some, none, strict=False)):
+        if with_rows and not without:
+            raise InputError(
+                f"config model.name: layer {layer} of {name!r} passes no gradient on to its input "
+                "rows where there are no destinations, and under the strategy split other ranks "
+                "wait for this one to go back; compute its output from its input rows in any "
+                "case, or use the strategy data"
+            )
+
+
+def _passed_on(model: Any, x: Tensor, blocks: list[Block]) -> list[bool]:
+    """Whether the output of each layer, as far as they can be tried, has a gradient with respect to
+    the rows that it is given; of the first layer, which is given features, any."""
+    found = []
+    h = x
+    for i, block in enumerate(blocks):
+        h = h.detach().requires_grad_(i > 0)
+        output = _tried(functools.partial(_one_layer, model, i), h, [block])
+        if output is None:
+            break
+        passed = output.requires_grad
+        if passed and i > 0:
+            (gradient,) = torch.autograd.grad(output.sum(), h, allow_unused=True)
+            passed = gradient is not None
+        found.append(passed)
+        h = output
+    return found
 
 
 @contextlib.contextmanager
@@ -95,6 +116,11 @@ def _by_layers(model: Any, x: Tensor, blocks: list[Block]) -> Tensor:
     for i, block in enumerate(blocks):
         h = model.forward_layer(i, h, block)
     return h
+
+
+def _one_layer(model: Any, i: int, x: Tensor, blocks: list[Block]) -> Tensor:
+    output: Tensor = model.forward_layer(i, x, blocks[0])
+    return output
 
 
 def _small_batch(

@@ -4,7 +4,7 @@ import pytest
 import torch
 from support.ranks import run_ranks, try_ranks
 
-from gnn_dist.cluster import LocalExchange, SharedExchange, World, request
+from gnn_dist.cluster import LocalExchange, SharedExchange, World, request, share, shared
 
 DTYPES = [
     torch.int32,
@@ -210,7 +210,7 @@ def through_memory(world: World, hosts: list[int]) -> list[str]:
     shared = SharedExchange(world.exchange("rows"), hosts)
     wrong, ranks = [], range(world.size)
     for turn in range(12):  # several calls, so that memory is used again, and grows
-        for dtype in (torch.float32, torch.float64, torch.int32):
+        for dtype in (torch.float32, torch.float64, torch.int32, torch.bfloat16, torch.bool):
             for shape in SHAPES:
                 rows = lambda a, b: (a * 7 + b * 3 + turn) % 5 * (1 + 40 * turn)  # noqa: B023, E731
                 value = lambda a, b: float(a * 100 + b * 10 + turn)  # noqa: B023, E731
@@ -230,7 +230,7 @@ def through_memory(world: World, hosts: list[int]) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("hosts", [[0, 0], [0, 0, 0, 0], [0, 1, 0, 1]])
+@pytest.mark.parametrize("hosts", [[0, 0], [0, 0, 0, 0], [0, 1, 0, 1], [0, 1, 0, 2]])
 def test_rows_of_one_host_go_through_memory_and_others_by_socket(hosts):
     assert run_ranks(through_memory, len(hosts), (hosts,)) == [[]] * len(hosts)
 
@@ -248,12 +248,13 @@ def kept_and_forgotten(world: World) -> tuple[bool, int, int]:
     for number in range(100):
         call(number)
     few = len(shared._arenas._all)
-    kept = {number: call(number) for number in range(150)}
+    kept = [call(number) for number in range(150)]
     whole = all(
         torch.equal(rows, torch.full((50 + number, 3), 100.0 * other + number))
-        for number, rows in kept.items()
+        for number, rows in enumerate(kept)
     )
-    kept.clear()
+    while kept:
+        kept.pop()  # the last one first
     world.control.barrier()
     shared._arenas.free(1)
     idle = sum(not arena.readers for arena in shared._arenas._all)
@@ -265,3 +266,36 @@ def test_rows_that_came_through_memory_stay_while_they_are_used():
         assert whole
         assert few <= 3
         assert idle >= 60
+
+
+def sent_as_another_type(world: World) -> None:
+    shared = SharedExchange(world.exchange("rows"), [0, 0])
+    dtype = torch.int32 if world.rank else torch.int64
+    shared.all_to_all([torch.ones(4, dtype=dtype)] * 2)
+
+
+def another_number_sent(world: World) -> None:
+    shared = SharedExchange(world.exchange("rows"), [0, 0])
+    shared.all_to_all([torch.ones(4)] * 2, receive=[4, 4] if world.rank else [5, 5])
+
+
+def test_rows_through_memory_must_be_what_is_expected():
+    for outcome in try_ranks(sent_as_another_type, 2):
+        assert "sends rows of another dtype or shape" in str(outcome.error)
+    assert "rank 1 sends 4 rows, and 5 were expected" in str(
+        try_ranks(another_number_sent, 2)[0].error
+    )
+
+
+def named_alike(world: World) -> list[str]:
+    """Two ranks of one host name that do not see each other's processes, and two that do."""
+    placement = world.placement(world.size)
+    seen = type(share(world.exchange("near"), placement)).__name__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared, "machine", lambda: f"container {world.rank}")
+        unseen = type(share(world.exchange("apart"), placement)).__name__
+    return [seen, unseen]
+
+
+def test_containers_of_one_name_exchange_by_sockets():
+    assert run_ranks(named_alike, 2) == [["SharedExchange", "CollectiveExchange"]] * 2

@@ -50,6 +50,15 @@ class Loose(Layers):
         return out if block.num_dst else out.detach()
 
 
+class Apart(Layers):
+    """Its output for no rows has a gradient, but none with respect to the rows."""
+
+    def forward_layer(self, i, x, block):
+        out = super().forward_layer(i, x, block)
+        weight = next(self.parameters())
+        return out if block.num_dst or i == 0 else torch.zeros(0, out.shape[1]) + 0 * weight.sum()
+
+
 class Demanding(Layers):
     """Takes no batch as small as those it is tried on."""
 
@@ -90,7 +99,14 @@ def test_other_models_pass(model):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model.name": f"{__name__}.Loose", "model.args": {}}, "no destinations has no gradient"),
+        (
+            {"model.name": f"{__name__}.Loose", "model.args": {}},
+            "Loose' passes no gradient on",
+        ),
+        (
+            {"model.name": f"{__name__}.Apart", "model.args": {}},
+            "Apart' passes no gradient on",
+        ),
         ({"model.args": {"hidden": 8, "norm": "batch"}}, "batch norm takes its statistics"),
     ],
 )

@@ -24,8 +24,9 @@ def run_epoch(world: World, num_parts: int, jobs: list[config.Config]) -> list[l
             report = strategy.backward(share)
             flat = torch.cat([p.grad.reshape(-1) for p in strategy.model.parameters()])
             steps.append((report.loss, flat.clone()))
-        counts = strategy.communication()
-        assert counts["features"]["rows"]["remote"] == 0
+        rows = strategy.communication()["features"]["rows"]
+        assert rows["owned"] > 0
+        assert rows["shared"] == rows["remote"] == 0
         found.append(steps)
     return found
 
@@ -68,6 +69,19 @@ def test_loss_and_gradients_are_those_of_one_process(size, batch_size, one_proce
                 assert loss_found == pytest.approx(loss, rel=1e-10)
                 scale = float(flat.abs().max())
                 assert torch.allclose(flat_found, flat, rtol=1e-10, atol=1e-10 * scale)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_of_one_host_agree_with_one_process_in_single_precision(size, one_process):
+    """As people run it: rows in their tables and in the memory of their senders, batches ahead."""
+    host = {"train.precision": "float32", "cluster.placement": "auto", "loader.prefetch": 4}
+    jobs = [job("split", model, **{**both, **own, **host}) for model, both, own in VARIANTS]
+    for found in run_ranks(run_epoch, size, (size, jobs), timeout=120):
+        for steps, expected in zip(found, one_process[17], strict=True):
+            for (loss_found, flat_found), (loss, flat) in zip(steps, expected, strict=True):
+                assert loss_found == pytest.approx(loss, rel=1e-5)
+                scale = float(flat.abs().max())
+                assert torch.allclose(flat_found.double(), flat, rtol=1e-4, atol=1e-5 * scale)
 
 
 def parts_of_an_epoch(world: World, num_parts: int, layers: int) -> list[tuple]:

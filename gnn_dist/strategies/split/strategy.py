@@ -190,8 +190,8 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
         if not loss.requires_grad:
             raise InputError(
                 "model: its output for no destinations has no gradient, and under the strategy "
-                "split other ranks wait for this one to go back; compute it from the model's "
-                "parameters in any case, or use the strategy data"
+                "split other ranks wait for this one to go back; compute it from the input rows "
+                "in any case, or use the strategy data"
             )
         loss.backward()
 
