@@ -52,12 +52,14 @@ class Moved:
         sampling: ids of frontiers; used by the loader's first thread.
         asking: neighbours for data-parallel layers; used by that thread too.
         inputs: feature rows; used by the loader's second thread.
+        labels: targets of seeds of data-parallel layers; used by that thread too.
         rows: hidden rows and their gradients; used by the calling thread.
     """
 
     sampling: Exchange
     asking: Exchange
     inputs: Exchange
+    labels: Exchange
     rows: Exchange
     _before: list[Traffic] = field(init=False, repr=False)
 
@@ -65,7 +67,7 @@ class Moved:
         object.__setattr__(self, "_before", [e.traffic.copy() for e in self._exchanges()])
 
     def _exchanges(self) -> list[Exchange]:
-        return [self.sampling, self.asking, self.inputs, self.rows]
+        return [self.sampling, self.asking, self.inputs, self.labels, self.rows]
 
     def since(self) -> list[Traffic]:
         """Of this rank, in the order of the attributes."""
@@ -73,11 +75,11 @@ class Moved:
 
     def bytes(self) -> dict[str, int]:
         """Sent by this rank."""
-        sampling, asking, inputs, rows = self.since()
+        sampling, asking, inputs, labels, rows = self.since()
         return {
             "sampling_bytes": sampling.bytes_sent + asking.bytes_sent,
             "sampling_rounds": sampling.rounds + asking.rounds,
-            "input_bytes": inputs.bytes_sent,
+            "input_bytes": inputs.bytes_sent + labels.bytes_sent,
             "shuffle_bytes": rows.bytes_sent,
         }
 
@@ -140,7 +142,9 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
         assert isinstance(parts.sampler, NeighborSampler)
         own = everywhere = PartitionedTopology(graph, placement, None)
         asking: Exchange = LocalExchange()
+        labels: Exchange = LocalExchange()
         if job.split.data_parallel_layers:
+            labels = world.exchange("labels of data-parallel layers")
             asking = world.exchange("sampling of data-parallel layers")
             everywhere = PartitionedTopology(graph, placement, asking)
         # Exchanges of its own: those of the world carry evaluation too, which is not counted.
@@ -162,7 +166,7 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
             epoch_plan(job, graph, placement),
             cooperation,
             features,
-            FeatureStore(graph, placement, world.features),
+            FeatureStore(graph, placement, labels if labels.size > 1 else world.features),
             inputs,
             inputs=INPUTS,
             target=job.task.target,
@@ -176,7 +180,7 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
             parts.model,
             build_task(job, graph),
             loader,
-            Moved(sampling, asking, inputs, rows),
+            Moved(sampling, asking, inputs, labels, rows),
             foreseen,
             features,
             open_inference(job, world, graph, parts.full_sampler),
@@ -217,7 +221,7 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
         for number in range(min(batches, self.num_batches())):
             self._moved = dataclasses.replace(self._moved)
             batch, load = busy(functools.partial(self._split_loader.load, number), _CPU)
-            sampling, asking, inputs, _ = self._moved.since()
+            sampling, asking, inputs, labels, _ = self._moved.since()
             shuffler, took = self._shuffler, []
             for _ in range(TRIES):
                 self._shuffler = unsent = Unsent()
@@ -230,8 +234,8 @@ class SplitStrategy(SeedStrategy[SplitBatch]):
                     rows=batch.input_nodes.numel(),
                     load=load,
                     compute=min(took),
-                    load_bytes=asking.bytes_sent,
-                    load_rounds=asking.rounds + asking.size_rounds,
+                    load_bytes=asking.bytes_sent + labels.bytes_sent,
+                    load_rounds=sum(t.rounds + t.size_rounds for t in (asking, labels)),
                     near_bytes=sampling.bytes_sent + inputs.bytes_sent,
                     step_bytes=unsent.bytes,
                     near_rounds=sampling.rounds + sampling.size_rounds + inputs.rounds,
