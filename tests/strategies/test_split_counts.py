@@ -106,6 +106,7 @@ def test_ranks_do_what_is_foreseen_and_evaluation_is_not_counted():
         row_bytes = spec.shape[0] * np.dtype(spec.dtype).itemsize
         moved = rows[1]["rows shuffled"] * len(plan.counts.values)
         assert counts["input_bytes"] == moved * row_bytes
+        assert (counts["label_bytes"] > 0) == (one.split.data_parallel_layers > 0)
         head, *lines = plan.text().splitlines()
         assert all(name in head for name in rows[0])
         for row, line in zip(rows, lines, strict=False):

@@ -79,7 +79,8 @@ class Moved:
         return {
             "sampling_bytes": sampling.bytes_sent + asking.bytes_sent,
             "sampling_rounds": sampling.rounds + asking.rounds,
-            "input_bytes": inputs.bytes_sent + labels.bytes_sent,
+            "input_bytes": inputs.bytes_sent,
+            "label_bytes": labels.bytes_sent,
             "shuffle_bytes": rows.bytes_sent,
         }
 
