@@ -10,8 +10,11 @@ from gnn_dist.datasets.def_format import Design, read_def
 from gnn_dist.errors import InputError
 from gnn_dist.graph import SPLITS, Graph
 
-DRIVERS = frozenset(("Z", "ZN", "Q", "QN", "CO", "S", "Y", "GCK", "X", "HI", "LO"))
+DRIVERS = frozenset(("Z", "ZN", "Q", "QN", "CO", "COUT", "SUM", "Y", "GCK", "X", "HI", "LO"))
 """Names of output pins in common libraries (Nangate45, SkyWater, ASAP7)."""
+
+_ADDER = re.compile(r"(.*__)?[FH]A", re.IGNORECASE)
+"""Full and half adders: ``S`` is their sum, and an input (select) of every other cell."""
 
 TARGETS = ("length", "vias")
 FEATURES = ("type", "degree", "drive", "placement")
@@ -110,6 +113,7 @@ class _One:
         self.first_net = len(cells) + len(ports)
         self.num_nodes = self.first_net + len(design.nets)
         driving = {p.name for p in design.ports if p.direction == "INPUT"}
+        macros = [cell.macro for cell in design.cells]
         src, dst = [], []
         for k, net in enumerate(design.nets):
             for cell, pin in net.pins:
@@ -119,11 +123,10 @@ class _One:
                         f"def {design.name}: net {net.name!r} names {cell} {pin}, which does not "
                         "exist; declare it under COMPONENTS or PINS"
                     )
-                drives = pin in driving if cell == "PIN" else pin in DRIVERS
+                drives = pin in driving if cell == "PIN" else _is_output(macros[at], pin)
                 src.append(at if drives else self.first_net + k)
                 dst.append(self.first_net + k if drives else at)
         self.src, self.dst = np.array(src, np.int64), np.array(dst, np.int64)
-        macros = [cell.macro for cell in design.cells]
         self.families = {_family(m) for m in macros}
 
     def labels(self, targets: Sequence[str]) -> np.ndarray:
@@ -166,6 +169,10 @@ class _One:
             size = np.nanmax(where, axis=0, initial=1.0, where=~np.isnan(where))
             out[: self.first_net, 1:] = np.nan_to_num(where / size)
         return out
+
+
+def _is_output(macro: str, pin: str) -> bool:
+    return pin in DRIVERS or (pin == "S" and _ADDER.match(macro) is not None)
 
 
 def _family(macro: str) -> str:
