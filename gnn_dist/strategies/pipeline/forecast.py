@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gnn_dist.config import Pipeline
-from gnn_dist.strategies.pipeline.plan import Candidate, Profile, candidate, candidates
+from gnn_dist.strategies.pipeline.generators import generate
+from gnn_dist.strategies.pipeline.plan import Candidate, Profile, candidate, candidates, ranked
 from gnn_dist.strategies.pipeline.schedule import Schedule
 
 
@@ -78,18 +79,32 @@ class PipelinePlan:
 def foresee(
     profile: Profile, ranks: int, settings: Pipeline, table: Schedule | None = None
 ) -> PipelinePlan:
-    """Simulate every schedule on ``ranks``, and the configured ``table`` where there is one."""
-    limit = memory_limit(settings)
-    found = candidates(profile, ranks, memory_limit=limit, chunks=sorted({2, 4, settings.chunks}))
-    chosen, fixed = found[0], table is not None or (settings.schedule != "auto" and ranks > 1)
-    if table is not None:
-        chosen = candidate(profile, table, memory_limit=limit)
-        found.append(chosen)
-    elif fixed:
-        name: str = settings.schedule
-        name = f"{name}-{settings.chunks}" if name == "interleaved" else name
-        chosen = next(c for c in found if c.name == name)
+    """What the job will run, and every other schedule beside it."""
+    considered = consider(profile, ranks, settings, table)
+    chosen, fixed = considered[0], table is not None or settings.schedule != "auto"
+    others = considered[1:] if len(considered) > 1 else _all(profile, ranks, settings)
+    found = ranked([chosen, *(c for c in others if c.schedule != chosen.schedule)])
     return PipelinePlan(tuple(found), chosen, fixed, ranks, profile.num_micro, settings.memory_mib)
+
+
+def consider(
+    profile: Profile, ranks: int, settings: Pipeline, table: Schedule | None = None
+) -> list[Candidate]:
+    """What a job on ``ranks`` chooses from, the one that it takes first.
+
+    A table or a schedule of the configuration is the only one. One rank has nothing to overlap, so
+    ``auto`` takes 1f1b there, which holds least.
+    """
+    name = "1f1b" if settings.schedule == "auto" and ranks == 1 else settings.schedule
+    if table is None and name == "auto":
+        return _all(profile, ranks, settings)
+    schedule = table or generate(name, ranks, profile.num_micro, settings.chunks)
+    return [candidate(profile, schedule, memory_limit=memory_limit(settings))]
+
+
+def _all(profile: Profile, ranks: int, settings: Pipeline) -> list[Candidate]:
+    limit, chunks = memory_limit(settings), sorted({2, 4, settings.chunks})
+    return candidates(profile, ranks, memory_limit=limit, chunks=chunks)
 
 
 def memory_limit(settings: Pipeline) -> float:

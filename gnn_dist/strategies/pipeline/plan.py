@@ -128,14 +128,21 @@ def candidates(
         raise InputError(
             f"pipeline: {profile.num_layers} layers cannot be cut for {ranks} ranks; use fewer"
         )
-    return sorted(found, key=_order)
+    return ranked(found)
 
 
 def candidate(
-    profile: Profile, schedule: Schedule, *, memory_limit: float = float("inf")
+    profile: Profile,
+    schedule: Schedule,
+    *,
+    memory_limit: float = float("inf"),
+    seconds: Sequence[float] | None = None,
 ) -> Candidate:
-    """A schedule with its best cut: the fastest that fits, or the fastest of all if none does."""
-    layer_seconds = [
+    """A schedule with its best cut: the fastest that fits, or the fastest of all if none does.
+
+    seconds: of each layer, where these were measured in another way than the profile's.
+    """
+    layer_seconds = seconds or [
         sum(f) + sum(i) + sum(w)
         for f, i, w in zip(profile.forward, profile.input, profile.weight, strict=True)
     ]
@@ -147,6 +154,11 @@ def candidate(
     return Candidate(schedule, tuple(bounds), timeline, fits)
 
 
+def ranked(found: Sequence[Candidate]) -> list[Candidate]:
+    """The best first."""
+    return sorted(found, key=_order)
+
+
 def _order(candidate: Candidate) -> tuple[bool, float]:
     timeline = candidate.timeline
     return not candidate.fits, timeline.makespan if candidate.fits else max(timeline.peak_bytes)
@@ -155,14 +167,14 @@ def _order(candidate: Candidate) -> tuple[bool, float]:
 def _under(
     profile: Profile,
     schedule: Schedule,
-    layer_seconds: list[float],
+    layer_seconds: Sequence[float],
     limit: float,
     fallback: list[int],
 ) -> tuple[list[int], Timeline]:
     """A cut whose stages hold less, where the fastest one holds too much."""
     stages = schedule.num_stages
     flying = schedule.peak_in_flight()
-    share = [max(1, flying[schedule.holders(s)[0]]) for s in range(stages)]
+    share = [max(flying[rank] for rank in schedule.holders(s)) for s in range(stages)]
     memory = [max(a) for a in profile.activation]
     edge = max(profile.boundary)
     bounds = fallback
@@ -181,10 +193,11 @@ def plan(profile: Profile, ranks: int, *, memory_limit: float = float("inf")) ->
 
 
 def warn_if_too_large(best: Candidate, memory_limit: float) -> None:
-    """Where not even the best candidate fits."""
+    """Where not even the best of the candidates considered fits."""
     if not best.fits:
         warnings.warn(
-            f"pipeline: no schedule fits {memory_limit / 2**20:,.4g} MiB of activations a rank; "
-            f"taking {best.name}, which needs {best.peak_mib:,.4g}",
+            f"pipeline: no schedule fits {memory_limit / 2**20:,.4g} MiB of activations a rank "
+            f"(pipeline.memory_mib); taking {best.name}, which needs {best.peak_mib:,.4g}; use "
+            "more workers, smaller micro-batches or model.mode: reversible",
             stacklevel=3,
         )

@@ -32,15 +32,20 @@ from gnn_dist.strategies.checks import check_values
 from gnn_dist.strategies.data import INPUTS, width_of
 from gnn_dist.strategies.gradients import GradientBuffer
 from gnn_dist.strategies.inference import gather_shares
-from gnn_dist.strategies.pipeline.balance import partition, worth_replanning
+from gnn_dist.strategies.pipeline.balance import worth_replanning
 from gnn_dist.strategies.pipeline.batches import SubgraphBatches, SubgraphSettings
 from gnn_dist.strategies.pipeline.bubbles import Ahead, Bubbles
 from gnn_dist.strategies.pipeline.executor import PipelineExecutor, Step
-from gnn_dist.strategies.pipeline.forecast import PipelinePlan, foresee, memory_limit
+from gnn_dist.strategies.pipeline.forecast import (
+    PipelinePlan,
+    consider,
+    foresee,
+    memory_limit,
+)
 from gnn_dist.strategies.pipeline.generators import generate
 from gnn_dist.strategies.pipeline.job import check_table, model_and_task, read_table
 from gnn_dist.strategies.pipeline.link import GroupLink, Link, NoLink
-from gnn_dist.strategies.pipeline.plan import Candidate, Profile, candidates, warn_if_too_large
+from gnn_dist.strategies.pipeline.plan import Candidate, Profile, candidate, warn_if_too_large
 from gnn_dist.strategies.pipeline.profile import LayerCosts, measure
 from gnn_dist.strategies.pipeline.schedule import Schedule
 from gnn_dist.strategies.pipeline.simulate import Span, Timeline, simulate
@@ -92,6 +97,7 @@ class PipelineStrategy:
         self._link: Link = GroupLink(world) if world.size > 1 else NoLink()
         self._bubbles = Bubbles()
         self._gradients = GradientBuffer(model.parameters())
+        self._heaviest: tuple[float, Schedule, Profile] | None = None
         self._busy: list[np.ndarray] = []
 
     @classmethod
@@ -100,17 +106,31 @@ class PipelineStrategy:
         model, task = model_and_task(job, graph)
         check_values(job, graph, task)
         settings = job.pipeline
-        read_table(settings)
-        ranks = max(1, job.cluster.workers)
+        table = read_table(settings)
+        ranks, layers = max(1, job.cluster.workers), model.config.layers
         if settings.schedule == "chimera" and ranks % 2:
             raise InputError(
                 f"config pipeline.schedule: chimera needs an even number of workers, not {ranks}; "
                 "use 1f1b"
             )
-        if ranks > model.config.layers:
+        if ranks > layers:
             raise InputError(
-                f"config cluster.workers: {ranks} workers for {model.config.layers} blocks; give "
-                "each at least one"
+                f"config cluster.workers: {ranks} workers for {layers} blocks; give each at least "
+                "one"
+            )
+        if table is not None and table.num_stages > layers:
+            raise InputError(
+                f"config pipeline.table: {table.num_stages} stages for {layers} blocks; give each "
+                "stage at least one"
+            )
+        if (
+            table is None
+            and settings.schedule == "interleaved"
+            and (ranks * settings.chunks > layers)
+        ):
+            raise InputError(
+                f"config pipeline.chunks: {settings.chunks} stages on each of {ranks} workers for "
+                f"{layers} blocks; use at most {layers // ranks}, so that each stage has a block"
             )
 
     @classmethod
@@ -247,7 +267,10 @@ class PipelineStrategy:
         profile = self._profile(share.micros)  # all ranks at once, as they will compute
         schedule = self._schedule(share)
         assert self.bounds is not None
-        self._foreseen = simulate(schedule, profile.stage_costs(self.bounds))
+        foreseen = self._foreseen = simulate(schedule, profile.stage_costs(self.bounds))
+        peak = max(foreseen.peak_bytes)
+        if self._heaviest is None or peak > self._heaviest[0]:
+            self._heaviest = peak, schedule, profile
         stages = {
             s: DeepPipelineStage(
                 self.model, self.bounds[s], self.bounds[s + 1], self._task.loss_sum
@@ -258,42 +281,31 @@ class PipelineStrategy:
         return PipelineExecutor(schedule, stages, self._link, self._bubbles, clock)
 
     def _schedule(self, share: PipelineBatch) -> Schedule:
-        micro = len(share.micros)
+        if self.bounds is None:
+            self._choose(share)
         if self._table is not None:
-            schedule = self._table
-        else:
-            if self._chosen is None:
-                self._choose(share)
-            assert self._chosen is not None
-            schedule = generate(self._chosen[0], self._world.size, micro, self._chosen[1])
-        stages = schedule.num_stages
-        if self.bounds is None or len(self.bounds) != stages + 1:
-            self.bounds = partition([1.0] * self.model.config.layers, stages)
-        return schedule
+            return self._table
+        assert self._chosen is not None
+        return generate(self._chosen[0], self._world.size, len(share.micros), self._chosen[1])
 
     def _choose(self, share: PipelineBatch) -> None:
-        """The configured schedule, or the fastest of all by a measured profile. Collective."""
+        """The configured schedule, or the fastest of all by a measured profile; and its cut."""
         settings, size = self._settings, self._world.size
-        if settings.schedule != "auto" or size == 1:
-            name = "1f1b" if settings.schedule == "auto" else settings.schedule
-            self._chosen = (name, settings.chunks if name == "interleaved" else 1)
-            return
-        choice: tuple[str, int, list[int]] | None = None
+        self.candidates = consider(self._profile(share.micros), size, settings, self._table)
+        best = self.candidates[0]
         if self._world.rank == 0:
-            limit = memory_limit(settings)
-            self.candidates = candidates(self._profile(share.micros), size, memory_limit=limit)
-            best = self.candidates[0]
-            warn_if_too_large(best, limit)
-            choice = (best.name, (len(best.bounds) - 1) // size, list(best.bounds))
-        choice = self._world.control.all_gather_object(choice)[0]
-        assert choice is not None
-        self._chosen = (choice[0].split("-")[0] if choice[1] > 1 else choice[0], choice[1])
-        self.bounds = choice[2]
+            warn_if_too_large(best, memory_limit(settings))
+        self.bounds = list(best.bounds)
+        if self._table is None:
+            chunks = best.schedule.num_stages // size
+            self._chosen = (best.name.removesuffix(f"-{chunks}"), chunks)
 
     def _profile(self, micros: Sequence[DeepMicro]) -> Profile:
-        """What layers cost for these micro-batches, measured once."""
+        """What layers cost for these micro-batches, measured once; rank 0's numbers everywhere, so
+        that all ranks decide alike. Collective the first time."""
         if self._costs is None:
-            self._costs = measure(self.model, micros, self._task.loss_sum)
+            mine = measure(self.model, micros, self._task.loss_sum)
+            self._costs = self._world.control.all_gather_object(mine)[0]
         return self._costs.profile([m.size for m in micros])
 
     def _watch(self, step: Step) -> None:
@@ -310,7 +322,11 @@ class PipelineStrategy:
         self._busy.clear()
         every = np.array(self._world.control.all_gather_object(mine.tolist()))
         if worth_replanning(every.sum(axis=1)):
-            self.bounds = rebalance(self.bounds, every.sum(axis=0).tolist())
+            assert self._heaviest is not None
+            _, schedule, profile = self._heaviest
+            limit = memory_limit(self._settings)
+            spent = every.sum(axis=0).tolist()
+            self.bounds = rebalance(profile, schedule, self.bounds, spent, limit)
 
     @torch.no_grad()
     def predict(self, split: str) -> tuple[Tensor, Tensor, Tensor] | None:
@@ -397,9 +413,20 @@ def add_up(values: Sequence[Any]) -> Any:
     return sum(values)
 
 
-def rebalance(bounds: Sequence[int], seconds: Sequence[float]) -> list[int]:
-    """A new cut from the measured seconds of each stage, each layer of a stage taken alike."""
+def rebalance(
+    profile: Profile,
+    schedule: Schedule,
+    bounds: Sequence[int],
+    seconds: Sequence[float],
+    memory_limit: float = float("inf"),
+) -> list[int]:
+    """A new cut from the measured ``seconds`` of each stage, each layer of a stage taken alike.
+
+    profile: of the bytes that layers hold. memory_limit: bytes of activations a rank may hold;
+    where no new cut keeps to it, the old one stays.
+    """
     layers: list[float] = []
     for (a, b), t in zip(itertools.pairwise(bounds), seconds, strict=True):
         layers += [t / (b - a)] * (b - a)
-    return partition(layers, len(bounds) - 1)
+    found = candidate(profile, schedule, memory_limit=memory_limit, seconds=layers)
+    return list(found.bounds if found.fits else bounds)

@@ -5,8 +5,10 @@ import re
 
 import pytest
 from support.deep_jobs import job, small_graph
+from support.ranks import run_ranks
 
 from gnn_dist import cli, strategies
+from gnn_dist.cluster import World
 from gnn_dist.config import Config, Pipeline
 from gnn_dist.errors import InputError
 from gnn_dist.strategies.pipeline import PipelineStrategy, Schedule, check, generate
@@ -68,6 +70,49 @@ def test_the_memory_limit_decides_between_schedules():
 def test_more_ranks_than_blocks_are_refused():
     with pytest.raises(InputError, match="9 workers for 8 blocks"):
         PipelineStrategy.check(_job(workers=9), small_graph())
+
+
+def test_more_stages_than_blocks_are_refused(tmp_path):
+    job = _job(workers=4, schedule="interleaved", chunks=4)
+    says = r"config pipeline\.chunks: 4 stages on each of 4 workers for 8 blocks; use at most 2"
+    with pytest.raises(InputError, match=says):
+        PipelineStrategy.check(job, small_graph())
+    with pytest.raises(InputError, match="8 layers cannot be cut into 16 stages"):
+        PipelineStrategy.plan(job, small_graph())
+    PipelineStrategy.check(_job(workers=4, schedule="interleaved", chunks=2), small_graph())
+    PipelineStrategy.check(_job(workers=4, schedule="1f1b", chunks=4), small_graph())
+    file = tmp_path / "table.json"
+    file.write_text(generate("interleaved", 2, 4, 5).to_json())
+    with pytest.raises(InputError, match=r"config pipeline\.table: 10 stages for 8 blocks"):
+        PipelineStrategy.check(_job(table=str(file)), small_graph())
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_a_job_chooses_from_what_its_plan_lists(chunks):
+    job = _job(chunks=chunks)
+    planned = PipelineStrategy.plan(job, small_graph())
+    (considered, chosen), other = run_ranks(_considered, 2, (job,), timeout=60)
+    assert considered == {c.name for c in planned.candidates}
+    assert f"interleaved-{chunks}" in considered
+    assert other == (considered, chosen)
+
+
+def _considered(world: World, job: Config):
+    """Names of the candidates of a job, and of what it runs."""
+    strategy = PipelineStrategy.build(job, world, small_graph())
+    _, share = next(iter(strategy.shares(0, 0, 1)))
+    strategy.backward(share)
+    return {c.name for c in strategy.candidates}, strategy._foreseen.name
+
+
+@pytest.mark.parametrize(
+    ("schedule", "chunks"), [("auto", 2), ("gpipe", 2), ("interleaved", 2), ("interleaved", 1)]
+)
+def test_what_one_rank_will_run_is_foreseen(schedule, chunks):
+    job = _job(workers=1, schedule=schedule, chunks=chunks)
+    planned = PipelineStrategy.plan(job, small_graph())
+    considered, ran = _considered(World.local(), job)
+    assert considered == {planned.chosen.name} == {ran}
 
 
 def test_a_table_for_other_batches_is_refused(tmp_path):

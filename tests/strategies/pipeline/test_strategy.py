@@ -1,5 +1,7 @@
 """The strategy on real ranks: the same gradients, losses and predictions however it is computed."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from gnn_dist.cluster import World
 from gnn_dist.config import Config, Pipeline
 from gnn_dist.errors import InputError
 from gnn_dist.nn.deep import model as deep_model
-from gnn_dist.strategies.pipeline import PipelineStrategy
+from gnn_dist.strategies.pipeline import PipelineStrategy, Profile, generate, simulate
 from gnn_dist.strategies.pipeline import strategy as module
 from gnn_dist.strategies.pipeline.strategy import rebalance
 
@@ -157,9 +159,34 @@ def test_batches_and_resumed_epochs_do_not_depend_on_ranks():
     assert rest == seen[-1:]
 
 
+def _layers(count: int, micro: int = 4, kept: float = 10.0) -> Profile:
+    """Layers alike that keep 10 bytes of a micro-batch, with boundaries of 4 bytes."""
+    grid = [[1.0] * micro] * count
+    return Profile(grid, grid, grid, [[kept] * micro] * count, [4.0] * micro)
+
+
 def test_layers_move_to_the_faster_rank():
-    assert rebalance([0, 4, 8], [3.0, 1.0]) == [0, 3, 8]
-    assert rebalance([0, 2, 4], [1.0, 1.0]) == [0, 2, 4]
+    one = generate("1f1b", 2, 4)
+    assert rebalance(_layers(8), one, [0, 4, 8], [3.0, 1.0]) == [0, 3, 8]
+    assert rebalance(_layers(4), one, [0, 2, 4], [1.0, 1.0]) == [0, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("old", "limit", "new"),
+    [
+        ([0, 4, 12], float("inf"), [0, 6, 12]),  # rank 0 would hold 2 * (6 * 10 + 4) = 128
+        ([0, 4, 12], 100.0, [0, 4, 12]),  # 2 * 44 and 84; five layers would be 2 * 54
+        ([0, 2, 12], 110.0, [0, 5, 12]),
+        ([0, 2, 12], 50.0, [0, 2, 12]),  # nothing fits
+    ],
+)
+def test_layers_move_only_as_far_as_the_memory_limit_lets_them(old, limit, new):
+    profile, schedule = _layers(12), generate("1f1b", 2, 4)
+    seconds = [float(b - a) for a, b in itertools.pairwise(old)]
+    found = rebalance(profile, schedule, old, seconds, limit)
+    assert found == new
+    if found != old:
+        assert max(simulate(schedule, profile.stage_costs(found)).peak_bytes) <= limit
 
 
 def _uneven(world: World, job: Config, watched: int):
@@ -187,6 +214,50 @@ def test_an_uneven_cut_is_mended_and_changes_no_gradient():
         even.backward(share)
         for a, b in zip(grads[epoch], even.model.parameters(), strict=True):
             assert torch.equal(a, b.grad)
+
+
+def _limited(world: World, job: Config):
+    """Cut and peak of every step of a job whose schedule is named, and the first gradients."""
+    strategy = PipelineStrategy.build(job, world, _graph())
+    found, grads = [], []
+    for epoch in range(module._WATCHED + 1):
+        _, share = next(iter(strategy.shares(epoch, 0, 1)))
+        strategy.backward(share)
+        found.append((strategy.bounds, strategy.last_step.peak_bytes))
+        grads.append([p.grad.clone() for p in strategy.model.parameters()])
+    return found, grads[0]
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["named", "table"])
+def test_a_job_keeps_to_the_cut_that_its_memory_limit_asks_for(own, tmp_path):
+    """As `gnn-dist plan` shows it, also where layers would move for the sake of time."""
+    job = _job("float32", model={"mode": "checkpoint"})
+    cluster = job.cluster.model_copy(update={"workers": 2})
+    job = job.model_copy(update={"cluster": cluster, "pipeline": Pipeline(schedule="1f1b")})
+    free = PipelineStrategy.plan(job, _graph())
+    assert free.chosen.bounds == (0, 4, 8)
+    table = tmp_path / "table.json"
+    table.write_text(free.chosen.schedule.to_json())
+    limit = 0.8 * free.chosen.peak_mib
+    named = {"table": table} if own else {"schedule": "1f1b"}
+    job = job.model_copy(update={"pipeline": Pipeline(memory_mib=limit, **named)})
+    planned = PipelineStrategy.plan(job, _graph()).chosen
+    assert planned.fits
+    assert planned.bounds[1] < 4
+    answers = run_ranks(_limited, 2, (job,), timeout=120)
+    _, _, wanted = _alone(job)
+    for found, grads in answers:
+        assert found[0][0] == list(planned.bounds)
+        assert max(peak for _, peak in found) <= limit * 2**20
+        assert all(torch.equal(a, b) for a, b in zip(grads, wanted, strict=True))
+
+
+def test_a_named_schedule_that_does_not_fit_is_said():
+    job = _job().model_copy(update={"pipeline": Pipeline(schedule="gpipe", memory_mib=1e-3)})
+    strategy = PipelineStrategy.build(job, World.local(), _graph())
+    _, share = next(iter(strategy.shares(0, 0, 1)))
+    with pytest.warns(UserWarning, match=r"0\.001 MiB.*pipeline\.memory_mib.*taking gpipe"):
+        strategy.backward(share)
 
 
 def test_units_are_packed_under_a_budget_of_nodes_and_one_of_time():
