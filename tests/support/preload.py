@@ -1,6 +1,7 @@
 """Imported by the process that ranks are forked from: what every rank would import and load."""
 
 import torch._dynamo  # noqa: F401  the first optimizer imports it
+import torch.utils.tensorboard  # noqa: F401
 import torchmetrics  # noqa: F401
 
 import gnn_dist.strategies.pipeline
