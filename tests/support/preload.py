@@ -1,6 +1,6 @@
 """Imported by the process that ranks are forked from: what every rank would import and load."""
 
-import torch._dynamo  # noqa: F401  the first optimizer imports it
+import torch._dynamo
 import torch.utils.tensorboard  # noqa: F401
 import torchmetrics  # noqa: F401
 
