@@ -19,7 +19,8 @@ class Profile:
     Attributes:
         forward, input, weight: ``[layer][micro]`` seconds.
         activation: ``[layer][micro]`` bytes that a layer keeps until its backward pass.
-        boundary: ``[micro]`` bytes between stages; also what a stage keeps besides its layers.
+        boundary: ``[micro]`` bytes between stages.
+        fixed: ``[micro]`` bytes that a stage keeps besides its layers; None for its boundary alone.
         deferred: ``[layer][micro]`` bytes that a layer keeps for the gradients of its weights where
             these are computed apart; None for none.
         latency, bandwidth: of links.
@@ -35,6 +36,12 @@ class Profile:
     bandwidth: float = float("inf")
     overhead: float = 0.0
     deferred: Sequence[Sequence[float]] | None = None
+    fixed: Sequence[float] | None = None
+
+    @property
+    def stage_bytes(self) -> Sequence[float]:
+        """``[micro]`` bytes that a stage keeps besides its layers."""
+        return self.boundary if self.fixed is None else self.fixed
 
     @property
     def num_layers(self) -> int:
@@ -56,12 +63,12 @@ class Profile:
                 for s in range(len(bounds) - 1)
             ]
 
-        fixed, nothing = [self.overhead] * self.num_micro, [0.0] * self.num_micro
+        overhead, nothing = [self.overhead] * self.num_micro, [0.0] * self.num_micro
         return Costs(
-            grid(self.forward, fixed),
-            grid(self.input, fixed),
+            grid(self.forward, overhead),
+            grid(self.input, overhead),
             grid(self.weight, nothing),
-            grid(self.activation, self.boundary),
+            grid(self.activation, self.stage_bytes),
             list(self.boundary),
             self.latency,
             self.bandwidth,
@@ -176,7 +183,7 @@ def _under(
     flying = schedule.peak_in_flight()
     share = [max(flying[rank] for rank in schedule.holders(s)) for s in range(stages)]
     memory = [max(a) for a in profile.activation]
-    edge = max(profile.boundary)
+    edge = max(profile.stage_bytes)
     bounds = fallback
     with contextlib.suppress(InputError):  # none fits: the caller says so
         bounds = partition(

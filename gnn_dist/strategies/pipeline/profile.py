@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gnn_dist.nn.deep import DeepGNN
+from gnn_dist.nn.deep.inner import storages
 from gnn_dist.nn.deep.model import snap
 from gnn_dist.strategies.pipeline.balance import LayerTime
 from gnn_dist.strategies.pipeline.plan import Profile
@@ -25,7 +26,8 @@ class LayerCosts:
     Attributes:
         layers: of the model, all of one shape.
         forward, input, weight: seconds.
-        kept: bytes a node that a layer keeps for its backward pass.
+        kept: bytes that a layer keeps for its backward pass.
+        fixed: bytes that a stage keeps besides its layers.
         deferred: bytes a node that it keeps where gradients of weights are computed apart.
         boundary: bytes a node that travel between stages.
         latency, bandwidth: of links, in seconds and bytes a second.
@@ -35,7 +37,8 @@ class LayerCosts:
     forward: LayerTime
     input: LayerTime
     weight: LayerTime
-    kept: float
+    kept: LayerTime
+    fixed: LayerTime
     deferred: float
     boundary: float
     latency: float = 1e-4
@@ -52,18 +55,19 @@ class LayerCosts:
             grid(self.forward),
             grid(self.input),
             grid(self.weight),
-            grid(lambda n, _: self.kept * n),
+            grid(self.kept),
             [self.boundary * nodes for nodes, _ in sizes],
             self.latency,
             self.bandwidth,
             deferred=grid(lambda n, _: self.deferred * n),
+            fixed=[self.fixed(nodes, edges) for nodes, edges in sizes],
         )
 
 
 def measure(
     model: DeepGNN, micros: Sequence[DeepMicro], loss: Callable[[Tensor, Tensor], Tensor]
 ) -> LayerCosts:
-    """Costs fitted as ``a N + b E + c`` on a few of the micro-batches.
+    """Seconds and bytes fitted as ``a N + b E + c`` on a few of the micro-batches.
 
     All layers have one shape, so a few are measured for all. Leaves gradients as they were.
     """
@@ -77,10 +81,14 @@ def measure(
     for micro in sample:
         tries = [_time(model, micro, count, loss) for _ in range(_TRIES)]
         times.append([min(seconds) for seconds in zip(*tries, strict=True)])
-    nodes, edges = [m.num_nodes for m in sample], [m.num_edges for m in sample]
-    forward, inputs, weights = (
-        LayerTime.fit(nodes, edges, [max(t[k], 1e-9) / count for t in times]) for k in range(3)
-    )
+    held = [[_held(model, micro, c, loss) for c in (1, count)] for micro in sample]
+    kept = [(many - one) / max(count - 1, 1) for one, many in held]
+
+    def fit(values: Sequence[float]) -> LayerTime:
+        nodes, edges = [m.num_nodes for m in sample], [m.num_edges for m in sample]
+        return LayerTime.fit(nodes, edges, [max(v, 1e-9) for v in values])
+
+    forward, inputs, weights = (fit([t[k] / count for t in times]) for k in range(3))
     element = model.stack.gain.element_size()
     copies, _, width = model.boundary_shape(1)
     return LayerCosts(
@@ -88,25 +96,46 @@ def measure(
         forward,
         inputs,
         weights,
-        _kept_bytes(model, element),
+        fit(kept),
+        fit([one - layer for (one, _), layer in zip(held, kept, strict=True)]),
         float(element * config.groups * (config.columns + config.group_width)),
         float(element * copies * width),
     )
 
 
-def _kept_bytes(model: DeepGNN, element: int) -> float:
-    """Bytes a node that one block keeps for its backward pass."""
-    config = model.config
-    if config.mode == "reversible":
-        return 0.0
-    shrink = {None: 1.0, "bf16": 2 / element, "int8": 1.1 / element}[config.compression]
-    state = config.width * element * shrink
-    if config.mode == "checkpoint":
-        return state
-    packed = config.groups * (config.kept * element + config.group_width / 8)
-    if config.packed:
-        return state + packed
-    return state + packed + config.groups * config.columns * element * shrink
+def _arriving(stage: DeepPipelineStage, micro: DeepMicro) -> Tensor:
+    """What a stage is given: different numbers on the grid, as blocks in the middle have it;
+    selecting among equal ones takes several times as long."""
+    config, device = stage.model.config, stage.model.stack.gain.device
+    draw = torch.Generator().manual_seed(0)
+    value = torch.randn(stage.input_shape(micro), generator=draw).to(device, stage.dtype)
+    if config.grid is not None:
+        value = snap(value, config.grid)
+    return value.detach().requires_grad_()
+
+
+def _held(
+    model: DeepGNN, micro: DeepMicro, count: int, loss: Callable[[Tensor, Tensor], Tensor]
+) -> int:
+    """Bytes that a stage of ``count`` blocks holds between its forward and its backward pass: what
+    autograd saves (but parameters), masks, and what the stage is given and gives."""
+    stage = DeepPipelineStage(model, 0, count, loss)
+    value = _arriving(stage, micro)
+    saved: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved.update(storages([tensor]))
+        return tensor.detach()  # the tensor itself would keep its own graph alive
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        out = model.blocks(value, micro.topology, 0, count)
+    saved.update(stage.held(model.stack.last_inner))
+    saved.update(storages([value, out]))
+    if not stage.keeps_input:
+        saved.pop(value.untyped_storage().data_ptr())
+    for address in storages(model.parameters()):
+        saved.pop(address, None)
+    return sum(saved.values())
 
 
 def _time(
@@ -118,13 +147,7 @@ def _time(
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
     stage = DeepPipelineStage(model, 0, count, loss)
-    # From different numbers on the grid, as blocks in the middle have it: selecting among equal
-    # ones takes several times as long.
-    draw = torch.Generator().manual_seed(0)
-    value = torch.randn(stage.input_shape(micro), generator=draw).to(device, stage.dtype)
-    if model.config.grid is not None:
-        value = snap(value, model.config.grid)
-    value = value.detach().requires_grad_()
+    value = _arriving(stage, micro)
     start = now(device)
     out = model.blocks(value, micro.topology, 0, count)
     kept = model.stack.last_inner

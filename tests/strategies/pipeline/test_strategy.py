@@ -75,6 +75,43 @@ def test_gradients_of_the_deep_model_are_those_of_one_process(ranks):
                     assert torch.equal(got, want), name
 
 
+def _peaks(world: World, job: Config, models: list[dict]):
+    """Measured and foreseen bytes of the rank that holds most, by model."""
+    found = []
+    for model in models:
+        args = {**job.model.args, **model}
+        this = job.model_copy(update={"model": job.model.model_copy(update={"args": args})})
+        moved = _one_batch(world, this, ["1f1b"])["1f1b"][-1]
+        found.append([moved[f"pipeline_peak_bytes_{k}"] for k in ("measured", "simulated")])
+    return found
+
+
+def test_what_a_rank_holds_is_foreseen():
+    models = [
+        {"mode": mode, "conv": conv, "direction": "both"}
+        for mode in ("plain", "checkpoint")
+        for conv in ("mean", "attention")
+    ]
+    models += [{"grid": None, "saved_indices": True}, {"initial_residual": 0.1}]
+    models += [{"mode": "plain", "packed": True, "compression": "int8"}]
+    for found in run_ranks(_peaks, 2, (_job("float32", max_nodes=400), models), timeout=150):
+        for model, (measured, foreseen) in zip(models, found, strict=True):
+            assert foreseen == pytest.approx(measured, rel=0.002), model
+
+
+@pytest.mark.parametrize(("mode", "states"), [("reversible", 0), ("checkpoint", 1)])
+def test_what_operators_of_other_devices_hold_is_foreseen(mode, states, monkeypatch):
+    """``states``: of 16 float32 a node, kept by each block."""
+    monkeypatch.setattr(deep_model, "uses_kernels", lambda state: False)
+    job = _job("float32", model={"mode": mode})
+    strategy = PipelineStrategy.build(job, World.local(), _graph())
+    _, share = next(iter(strategy.shares(0, 0, 1)))
+    profile = strategy._profile(share.micros)
+    for k, micro in enumerate(share.micros):
+        state = micro.num_nodes * 16 * 4
+        assert profile.activation[3][k] == pytest.approx(states * state, rel=1e-6, abs=1e-3)
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_operators_of_other_devices_give_the_same_gradients(ranks):
     job = _job("float64", model={"grid": None})
@@ -228,10 +265,11 @@ def _limited(world: World, job: Config):
     return found, grads[0]
 
 
+@pytest.mark.parametrize("mode", ["plain", "checkpoint"])
 @pytest.mark.parametrize("own", [False, True], ids=["named", "table"])
-def test_a_job_keeps_to_the_cut_that_its_memory_limit_asks_for(own, tmp_path):
+def test_a_job_keeps_to_the_cut_that_its_memory_limit_asks_for(own, mode, tmp_path):
     """As `gnn-dist plan` shows it, also where layers would move for the sake of time."""
-    job = _job("float32", model={"mode": "checkpoint"})
+    job = _job("float32", model={"mode": mode})
     cluster = job.cluster.model_copy(update={"workers": 2})
     job = job.model_copy(update={"cluster": cluster, "pipeline": Pipeline(schedule="1f1b")})
     free = PipelineStrategy.plan(job, _graph())
