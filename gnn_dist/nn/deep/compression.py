@@ -4,11 +4,12 @@ An int8 row is ``round(x / s)`` with ``s = max|x| / 127``: each value is off by 
 is max|x| / 254 of its row. What is computed forward is untouched; gradients are approximate.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
+
+from gnn_dist.nn.deep.inner import storages
 
 _SMALL = 4096  # elements below which nothing is gained
 
@@ -24,42 +25,34 @@ def dequantise(codes: Tensor, scale: Tensor) -> Tensor:
     return codes.to(scale.dtype) * scale
 
 
-def _pack_bf16(x: Tensor) -> Any:
-    return ("bf16", x.to(torch.bfloat16), x.dtype) if _worth(x) else x
+def pack(kind: str | None, x: Tensor) -> tuple[Tensor, ...]:
+    """``x`` as (bf16,) or (int8, scales); (x,) where ``kind`` is None or nothing is gained."""
+    if kind is None or not (x.is_floating_point() and x.dim() >= 2 and x.numel() >= _SMALL):
+        return (x,)
+    return (x.to(torch.bfloat16),) if kind == "bf16" else quantise(x)
 
 
-def _pack_int8(x: Tensor) -> Any:
-    return ("int8", *quantise(x)) if _worth(x) else x
-
-
-def _worth(x: Tensor) -> bool:
-    return x.is_floating_point() and x.dim() >= 2 and x.numel() >= _SMALL
-
-
-def _unpack(packed: Any) -> Tensor:
-    if isinstance(packed, Tensor):
-        return packed
-    kind, data, extra = packed
-    return data.to(extra) if kind == "bf16" else dequantise(data, extra)
-
-
-_PACK: dict[str, Callable[[Tensor], Any]] = {"bf16": _pack_bf16, "int8": _pack_int8}
+def unpack(parts: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """What ``pack`` was given, as near as its bits tell."""
+    return dequantise(*parts) if len(parts) == 2 else parts[0].to(dtype)
 
 
 def compressed(
-    kind: str, saved: dict[int, int] | None = None
+    kind: str, parameters: Iterable[Tensor], saved: dict[int, int]
 ) -> torch.autograd.graph.saved_tensors_hooks:
     """A context in which tensors that autograd saves are kept as ``bf16`` or ``int8``.
 
+    parameters: left as they are, and views of them: they are there anyway, and gradients pass
+        through them.
     saved: takes address and bytes of what is kept.
     """
+    weights = {p.untyped_storage().data_ptr() for p in parameters}
 
-    def pack(x: Tensor) -> Any:
-        packed = _PACK[kind](x)
-        if saved is not None:
-            for part in (packed,) if isinstance(packed, Tensor) else packed:
-                if isinstance(part, Tensor):
-                    saved[part.untyped_storage().data_ptr()] = part.untyped_storage().nbytes()
-        return packed
+    def keep(x: Tensor) -> tuple[torch.dtype, tuple[Tensor, ...]]:
+        if x.untyped_storage().data_ptr() in weights:
+            return x.dtype, (x,)
+        parts = pack(kind, x)
+        saved.update(storages(parts))
+        return x.dtype, parts
 
-    return torch.autograd.graph.saved_tensors_hooks(pack, _unpack)
+    return torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: unpack(kept[1], kept[0]))

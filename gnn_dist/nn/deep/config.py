@@ -36,8 +36,8 @@ class DeepConfig:
         initial_residual: GCNII's alpha: the share of the stack's input in what is aggregated.
         grid: residual stream in multiples of 2**-grid, which makes the inverse bit-exact; None
             for none.
-        mode: what is kept for the backward pass: ``plain`` everything, ``checkpoint`` the input
-            of every block, ``reversible`` the output of the stack.
+        mode: what is kept for the backward pass: ``plain`` everything, ``checkpoint`` the state
+            before every block and after the last, ``reversible`` the output of the stack.
         saved_indices: with ``reversible``, keep the selected columns (one bit each) of every
             block: the alternative to a grid, close but not exact, memory grows with depth.
         compression: of what ``plain`` and ``checkpoint`` keep: ``bf16``, ``int8`` or None.

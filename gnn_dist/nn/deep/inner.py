@@ -84,16 +84,33 @@ class Inner:
     ) -> Tensor:
         """``f(u)`` without its bias: [N, d], in a buffer that the next call overwrites.
 
+        Arguments are those of ``columns``.
+        """
+        self.columns(layer, group, u, initial, p, tape, chosen)
+        out = self.workspace.take("f", tuple(u.shape), self.dtype)
+        return torch.mm(tape.z, p.weight, out=out)
+
+    def columns(
+        self,
+        layer: int,
+        group: int,
+        u: Tensor,
+        initial: Tensor | None,
+        p: StackTensors,
+        tape: Tape,
+        chosen: np.ndarray | None = None,
+    ) -> None:
+        """What the weights multiply, into ``tape.z``; the tape then has all that a gradient reads.
+
         layer: local number. u: [N, d] contiguous. initial: [N, d] of GCNII or None.
         p: parameters of this group of this block. chosen: a mask to use instead of selecting.
         """
-        n, d = u.shape
         if chosen is not None:
             tape.mask[...] = chosen
         key = fold(self.topology.key, Stream.DROPOUT, self.first_layer + layer, group)
         parallel.run(
             topk.select,
-            n,
+            u.shape[0],
             u.numpy(),
             self._norm,
             self._scalar(self.config.norm_eps),
@@ -110,8 +127,6 @@ class Inner:
             tape.mask,
         )
         self.aggregate(initial, p, tape)
-        out = self.workspace.take("f", (n, d), self.dtype)
-        return torch.mm(tape.z, p.weight, out=out)
 
     def aggregate(self, initial: Tensor | None, p: StackTensors, tape: Tape) -> None:
         """Fill ``tape.z`` from the selected rows."""

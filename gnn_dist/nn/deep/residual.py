@@ -4,9 +4,9 @@
     X_i = Y_i - f_i(Y_{i-1}),  i = C ... 1                       inverse
 
 A state is [C, N, d], the groups one after another. ``plain`` keeps what every f leaves,
-``checkpoint`` the state before every block, ``reversible`` the state after the last: going back it
-evaluates f once, undoes the addition with the result and back-propagates through that same
-evaluation.
+``checkpoint`` the states before and after every block, which hold the input of every f;
+``reversible`` the state after the last: going back it evaluates f once, undoes the addition with
+the result and back-propagates through that same evaluation.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gnn_dist.nn.deep.compression import compressed
+from gnn_dist.nn.deep.compression import compressed, pack, unpack
 from gnn_dist.nn.deep.inner import Inner, storages
 from gnn_dist.nn.deep.parameters import StackTensors
 from gnn_dist.nn.deep.workspace import Tape, fresh_tape
@@ -30,17 +30,12 @@ def run_stack(
     mode = inner.config.mode
     if mode == "reversible" or not torch.is_grad_enabled():
         return _Reversible.apply(inner, state, initial, *parameters)
+    if mode == "checkpoint":
+        return _Checkpoint.apply(inner, state, initial, *parameters)
     tensors = [t.flatten(0, 1).unbind(0) for t in parameters]  # one gradient each, stacked once
     kind = inner.config.compression
-    hooks = nullcontext() if kind is None else compressed(kind, inner.saved)
     groups = inner.config.groups
-    with hooks:
-        if mode == "checkpoint":
-            for layer in range(parameters.gain.shape[0]):
-                rows = range(layer * groups, (layer + 1) * groups)
-                block = [t[r] for r in rows for t in tensors]
-                state = _Checkpoint.apply(inner, layer, state, initial, *block)
-            return state
+    with nullcontext() if kind is None else compressed(kind, parameters, inner.saved):
         parts = list(state.unbind(0))
         for layer in range(parameters.gain.shape[0]):
             for i in range(groups):
@@ -86,15 +81,30 @@ def backward_block(
         chosen = None if masks is None else masks[i]
         f = inner.forward(layer, i, u, _row(initial, i), p, tape, chosen)
         inner.add(state[i], f, p.bias, -1, layer, i)
-        if i:
-            target = grad[i - 1]
-        elif len(block) == 2:
-            target = grad[1]
-        else:
-            target = inner.workspace.take("grad_sum", tuple(u.shape), inner.dtype).zero_()
-        inner.backward(layer, i, u, p, tape, grad[i], target, grads[i], _row(grad_initial, i))
-        if not i and len(block) > 2:
-            grad[1:] += target
+        _through(inner, layer, i, u, p, tape, grad, grad_initial, grads[i])
+
+
+def _through(
+    inner: Inner,
+    layer: int,
+    i: int,
+    u: Tensor,
+    p: StackTensors,
+    tape: Tape,
+    grad: Tensor,
+    grad_initial: Tensor | None,
+    grads: StackTensors,
+) -> None:
+    """Through group ``i`` of a block: ``grad`` [C, N, d] of the state gains what comes by f."""
+    if i:
+        target = grad[i - 1]
+    elif grad.shape[0] == 2:
+        target = grad[1]
+    else:
+        target = inner.workspace.take("grad_sum", tuple(u.shape), inner.dtype).zero_()
+    inner.backward(layer, i, u, p, tape, grad[i], target, grads, _row(grad_initial, i))
+    if not i and grad.shape[0] > 2:
+        grad[1:] += target
 
 
 def _input(inner: Inner, state: Tensor, i: int) -> Tensor:
@@ -173,42 +183,58 @@ class _Reversible(torch.autograd.Function):
 
 
 class _Checkpoint(torch.autograd.Function):
-    """One block: keeps the state before it."""
+    """The whole stack: keeps the L + 1 states between blocks (and GCNII's initial rows).
+
+    The state after a block has the inputs of all its groups but the first, the state before it has
+    that one: going back nothing is computed again but what each f leaves.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, inner: Inner, layer: int, state: Tensor, initial: Tensor | None, *tensors: Tensor
+        ctx: Any, inner: Inner, state: Tensor, initial: Tensor | None, *tensors: Tensor
     ) -> Tensor:
-        out = state.detach().clone()
+        parameters = StackTensors(*(t.detach() for t in tensors))
+        kind = inner.config.compression
+        out = state.detach().contiguous()
+        kept = [pack(kind, out)]
         start = None if initial is None else initial.detach()
-        block = _grouped([t.detach() for t in tensors])
-        forward_block(inner, layer, out, start, block, inner.shared_tape(out.shape[1]))
-        ctx.inner, ctx.layer = inner, layer
-        ctx.save_for_backward(state, initial, *tensors)
-        if inner.config.compression is None:
-            inner.saved.update(storages((state, initial)))
+        tape = inner.shared_tape(out.shape[1])
+        layers, groups = parameters.gain.shape[:2]
+        for layer in range(layers):
+            out = out.clone()
+            block = [parameters.block(layer, i) for i in range(groups)]
+            forward_block(inner, layer, out, start, block, tape)
+            kept.append(pack(kind, out))
+        states = [part for parts in kept for part in parts]
+        ctx.inner, ctx.pieces = inner, len(kept[0])
+        ctx.save_for_backward(initial, *tensors, *states)
+        inner.saved.update(storages((initial, *states)))
         return out
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Any:
-        saved, initial, *tensors = ctx.saved_tensors
+        width, pieces = len(StackTensors._fields), ctx.pieces
+        initial, *rest = ctx.saved_tensors
+        tensors, states = rest[:width], [t.detach() for t in rest[width:]]
         inner: Inner = ctx.inner
-        block = _grouped([t.detach() for t in tensors])
-        start = None if initial is None else initial.detach()
-        tape = inner.shared_tape(saved.shape[1])
-        state = inner.workspace.take("state", tuple(saved.shape), inner.dtype)
-        state.copy_(saved.detach())
-        forward_block(inner, ctx.layer, state, start, block, tape)
+        parameters = StackTensors(*(t.detach() for t in tensors))
+        grads = parameters.zeros_like()
         grad = grad_out.clone(memory_format=torch.contiguous_format)
+        start = None if initial is None else initial.detach()
         grad_start = None if start is None else torch.zeros_like(start)
-        grads = [StackTensors(*(torch.zeros_like(t) for t in p)) for p in block]
-        backward_block(inner, ctx.layer, state, start, block, tape, grad, grad_start, grads)
-        return None, None, grad, grad_start, *(t for p in grads for t in p)
-
-
-def _grouped(tensors: Sequence[Tensor]) -> list[StackTensors]:
-    width = len(StackTensors._fields)
-    return [StackTensors(*tensors[k : k + width]) for k in range(0, len(tensors), width)]
+        tape = inner.shared_tape(grad.shape[1])
+        layers, groups = parameters.gain.shape[:2]
+        after = unpack(states[layers * pieces :], inner.dtype)
+        for layer in reversed(range(layers)):
+            before = unpack(states[layer * pieces : (layer + 1) * pieces], inner.dtype)
+            for i in reversed(range(groups)):
+                u = after[i - 1] if i else _input(inner, before, 0)
+                p = parameters.block(layer, i)
+                inner.columns(layer, i, u, _row(start, i), p, tape)
+                to = grads.block(layer, i)
+                _through(inner, layer, i, u, p, tape, grad, grad_start, to)
+            after = before
+        return None, grad, grad_start, *grads
 
 
 class _Plain(torch.autograd.Function):

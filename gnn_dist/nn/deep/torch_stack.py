@@ -219,7 +219,7 @@ def run_torch_stack(
             if config.compression is None:
                 out = _block(inner, layer, out, initial, parameters)
             else:
-                with compressed(config.compression, inner.saved):
+                with compressed(config.compression, parameters, inner.saved):
                     out = _block(inner, layer, out, initial, parameters)
     inner.check_range()
     return out

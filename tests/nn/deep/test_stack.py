@@ -4,6 +4,8 @@ import pytest
 import torch
 from support.deep import reference_stack, square_block
 
+from gnn_dist.errors import InputError
+from gnn_dist.kernels import parallel, topk
 from gnn_dist.nn.deep import DeepConfig, GridRangeError, ReversibleStack
 
 
@@ -201,6 +203,82 @@ def test_compressed_tensors_leave_the_output_and_bend_gradients_little(mode, kin
     ]
     assert max(errors) < bound
     assert max(errors) > 0
+
+
+@pytest.mark.parametrize("mode", ["plain", "checkpoint"])
+@pytest.mark.parametrize("kind", ["bf16", "int8"])
+def test_gradients_pass_through_weights_as_they_are(mode, kind):
+    # blocks without norm and selection are linear: the input's gradient is made of weights alone
+    config = DeepConfig(
+        width=128, layers=2, keep=64, norm="none", mode=mode, compression=kind, grid=None
+    )
+    block = square_block(200, 500)
+    stack = _stack(config, torch.float32)
+    state = _state(config, 200, torch.float32)
+    topology = stack.topology(block)
+    ours = _gradients(lambda s, h: stack(s, topology), stack, state, None)
+    theirs = _gradients(
+        lambda s, h: reference_stack(config, block, s, h, stack.tensors()), stack, state, None
+    )
+    torch.testing.assert_close(ours[1], theirs[1], rtol=1e-4, atol=1e-4)
+    assert (ours[4] - theirs[4]).norm() > 1e-4 * theirs[4].norm()  # but states are kept coarsely
+
+
+@pytest.mark.parametrize("compression", [None, "int8"])
+@pytest.mark.parametrize("mode", ["plain", "checkpoint"])
+def test_weights_do_not_count_as_kept(mode, compression):
+    config = DeepConfig(width=128, layers=6, keep=16, mode=mode, compression=compression)
+    stack = _stack(config, torch.float32)
+    stack(_state(config, 4, torch.float32).requires_grad_(), stack.topology(square_block(4, 6)))
+    assert sum(stack.last_inner.saved.values()) < stack.weight.numel()
+
+
+@pytest.mark.parametrize(("mode", "times"), [("plain", 1), ("checkpoint", 2), ("reversible", 2)])
+def test_how_often_a_step_evaluates_f(monkeypatch, mode, times):
+    selections = []
+    run = parallel.run
+
+    def counting(kernel, *args, **options):
+        selections.append(kernel is topk.select)
+        return run(kernel, *args, **options)
+
+    monkeypatch.setattr(parallel, "run", counting)
+    config = DeepConfig(width=24, layers=5, groups=3, mode=mode)
+    stack = _stack(config, torch.float32)
+    topology = stack.topology(square_block(20, 50))
+    _gradients(lambda s, h: stack(s, topology), stack, _state(config, 20, torch.float32), None)
+    assert sum(selections) == times * config.layers * config.groups
+
+
+@pytest.mark.parametrize("compression", [None, "int8"])
+def test_checkpoint_keeps_one_state_a_block_and_one(compression):
+    n, layers = 500, 6
+    config = DeepConfig(width=64, layers=layers, mode="checkpoint", compression=compression)
+    stack = _stack(config, torch.float32)
+    state = _state(config, n, torch.float32).requires_grad_()
+    stack(state, stack.topology(square_block(n, 900)))
+    row = 4 * 64 if compression is None else 64 + 4 * config.groups  # codes, and a scale a group
+    assert sum(stack.last_inner.saved.values()) == (layers + 1) * n * row
+
+
+@pytest.mark.parametrize("mode", ["plain", "checkpoint", "reversible"])
+def test_the_workspace_grows_neither_with_depth_nor_with_batches(mode):
+    sizes = set()
+    for layers in (2, 9):
+        config = DeepConfig(width=24, layers=layers, groups=3, conv="attention", mode=mode)
+        stack = _stack(config, torch.float32)
+        for n in (40, 17, 40, 40):
+            topology = stack.topology(square_block(n, 2 * n))
+            state = _state(config, n, torch.float32)
+            _gradients(lambda s, h: stack(s, topology), stack, state, None)  # noqa: B023
+            sizes.add(stack.workspace_bytes)
+    assert len(sizes) == 1
+    assert sizes.pop() > 0
+
+
+def test_batch_norm_is_refused():
+    with pytest.raises(InputError, match=r"batch norm is refused.*use layer or rms"):
+        DeepConfig(norm="batch")
 
 
 def test_int8_is_within_its_bound():

@@ -84,6 +84,30 @@ def test_saved_indices_and_compression_work_there(torch_path):
         assert (a - c).norm() <= 0.05 * a.norm()
 
 
+@pytest.mark.parametrize("kind", ["bf16", "int8"])
+def test_gradients_pass_through_weights_as_they_are(torch_path, kind):
+    options = {"width": 128, "layers": 2, "keep": 64, "norm": "none", "grid": None, "mode": "plain"}
+    block = square_block(50, 0)  # linear: the input's gradient is made of weights alone
+    exact = _run(DeepConfig(**options), block, torch.float32)[3]
+    coarse = _run(DeepConfig(compression=kind, **options), block, torch.float32)[3]
+    torch.testing.assert_close(coarse[1], exact[1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("mode", "times"), [("plain", 1), ("checkpoint", 2), ("reversible", 2)])
+def test_how_often_a_step_evaluates_f(torch_path, monkeypatch, mode, times):
+    evaluated = []
+    columns = TorchInner.columns
+
+    def counting(*args, **options):
+        evaluated.append(args)
+        return columns(*args, **options)
+
+    monkeypatch.setattr(TorchInner, "columns", counting)
+    config = DeepConfig(width=24, layers=5, groups=3, mode=mode)
+    _run(config, square_block(20, 50), torch.float32)
+    assert len(evaluated) == times * config.layers * config.groups
+
+
 def test_leaving_the_grid_is_said(torch_path):
     stack = ReversibleStack(DeepConfig(width=32, layers=8))
     with torch.no_grad():
