@@ -6,6 +6,7 @@ from pathlib import Path
 from gnn_dist.config import Pipeline
 from gnn_dist.strategies.pipeline.generators import generate
 from gnn_dist.strategies.pipeline.plan import Candidate, Profile, candidate, candidates, ranked
+from gnn_dist.strategies.pipeline.profile import BANDWIDTH, LATENCY
 from gnn_dist.strategies.pipeline.schedule import Schedule
 
 
@@ -39,7 +40,13 @@ class PipelinePlan:
         def line(values: list[str]) -> str:
             return "  ".join(v.ljust(w) for v, w in zip(values, width, strict=True)).rstrip()
 
-        return "\n".join([line(columns), *map(line, cells), "", f"chosen: {self._verdict()}"])
+        links = (
+            f"links: {1e3 * LATENCY:g} ms and {BANDWIDTH / 1e9:g} GB/s are assumed; a run measures "
+            "its own"
+        )
+        return "\n".join(
+            [line(columns), *map(line, cells), "", f"chosen: {self._verdict()}", links]
+        )
 
     def _verdict(self) -> str:
         chosen, best = self.chosen, self.best

@@ -1,5 +1,7 @@
 """Point-to-point messages between ranks, with shapes known on both sides."""
 
+import statistics
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -9,8 +11,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gnn_dist.cluster import World
+from gnn_dist.cluster import Exchange, World
 from gnn_dist.errors import WorkerError
+
+_MESSAGE = 1 << 20  # bytes of the longer message that measures a link
+_TURNS = 5  # messages of each size
 
 
 class Arrival(Protocol):
@@ -132,3 +137,26 @@ class _Arrival:
     def wait(self) -> Tensor:
         self._link._wait(self._work, f"receive {self._what}", self._source)
         return self._into.to(self._device, non_blocking=True)
+
+
+def measure_link(link: Link, control: Exchange) -> tuple[float, float]:
+    """Latency in seconds and bandwidth in bytes a second of messages between neighbours.
+
+    Every rank sends to the next one at once, first a byte, then ``_MESSAGE`` bytes; the median of
+    the slowest rank counts, so all ranks get the same numbers. Collective.
+    """
+    after, before = (control.rank + 1) % control.size, (control.rank - 1) % control.size
+
+    def once(size: int) -> float:
+        message = torch.zeros(size, dtype=torch.uint8)
+        control.barrier()
+        start = time.perf_counter()
+        arrival = link.receive([size], torch.uint8, before, 0, "a message that measures the link")
+        link.send(message, after, 0, "a message that measures the link")
+        arrival.wait()
+        link.flush()
+        return time.perf_counter() - start
+
+    took = [statistics.median(once(size) for _ in range(_TURNS)) for size in (1, _MESSAGE)]
+    short, long = control.all_reduce_max(torch.tensor(took, dtype=torch.float64)).tolist()
+    return short, _MESSAGE / max(long - short, 1e-6)

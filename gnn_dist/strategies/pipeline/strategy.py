@@ -8,7 +8,7 @@ same optimiser step and a new cut of the layers moves nothing.
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -44,7 +44,7 @@ from gnn_dist.strategies.pipeline.forecast import (
 )
 from gnn_dist.strategies.pipeline.generators import generate
 from gnn_dist.strategies.pipeline.job import check_table, model_and_task, read_table
-from gnn_dist.strategies.pipeline.link import GroupLink, Link, NoLink
+from gnn_dist.strategies.pipeline.link import GroupLink, Link, NoLink, measure_link
 from gnn_dist.strategies.pipeline.plan import Candidate, Profile, candidate, warn_if_too_large
 from gnn_dist.strategies.pipeline.profile import LayerCosts, measure
 from gnn_dist.strategies.pipeline.schedule import Schedule
@@ -301,10 +301,15 @@ class PipelineStrategy:
             self._chosen = (best.name.removesuffix(f"-{chunks}"), chunks)
 
     def _profile(self, micros: Sequence[DeepMicro]) -> Profile:
-        """What layers cost for these micro-batches, measured once; rank 0's numbers everywhere, so
-        that all ranks decide alike. Collective the first time."""
+        """What layers and links cost for these micro-batches, measured once; rank 0's numbers
+        everywhere, so that all ranks decide alike. Collective the first time."""
         if self._costs is None:
             mine = measure(self.model, micros, self._task.loss_sum)
+            if self._world.size > 1:
+                link = GroupLink(self._world)  # one of its own, whose traffic is no job's
+                latency, bandwidth = measure_link(link, self._world.control)
+                link.close()
+                mine = replace(mine, latency=latency, bandwidth=bandwidth)
             self._costs = self._world.control.all_gather_object(mine)[0]
         return self._costs.profile([m.size for m in micros])
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 
 import pytest
 from support.deep_jobs import job, small_graph
@@ -12,6 +13,8 @@ from gnn_dist.cluster import World
 from gnn_dist.config import Config, Pipeline
 from gnn_dist.errors import InputError
 from gnn_dist.strategies.pipeline import PipelineStrategy, Schedule, check, generate
+from gnn_dist.strategies.pipeline.link import measure_link
+from gnn_dist.strategies.pipeline.profile import BANDWIDTH, LATENCY
 
 
 def _job(workers: int = 2, **pipeline) -> Config:
@@ -91,18 +94,44 @@ def test_more_stages_than_blocks_are_refused(tmp_path):
 def test_a_job_chooses_from_what_its_plan_lists(chunks):
     job = _job(chunks=chunks)
     planned = PipelineStrategy.plan(job, small_graph())
-    (considered, chosen), other = run_ranks(_considered, 2, (job,), timeout=60)
+    (considered, chosen, costs), other = run_ranks(_considered, 2, (job,), timeout=60)
     assert considered == {c.name for c in planned.candidates}
     assert f"interleaved-{chunks}" in considered
-    assert other == (considered, chosen)
+    assert other == (considered, chosen, costs)
+    assert costs.latency != LATENCY  # which is assumed where nothing is measured
+    assert costs.bandwidth != BANDWIDTH
+    assert "links: 0.1 ms and 2 GB/s are assumed" in planned.text()
 
 
 def _considered(world: World, job: Config):
-    """Names of the candidates of a job, and of what it runs."""
+    """Names of the candidates of a job, and of what it runs; costs of layers and links."""
     strategy = PipelineStrategy.build(job, world, small_graph())
     _, share = next(iter(strategy.shares(0, 0, 1)))
     strategy.backward(share)
-    return {c.name for c in strategy.candidates}, strategy._foreseen.name
+    return {c.name for c in strategy.candidates}, strategy._foreseen.name, strategy._costs
+
+
+class SlowLink:
+    """Messages that take 10 ms, and a second for 20 MB."""
+
+    rank = 0
+
+    def send(self, tensor, to, tag, what): ...
+
+    def receive(self, shape, dtype, source, tag, what):
+        self.seconds = 0.01 + shape[0] / 20e6
+        return self
+
+    def wait(self):
+        time.sleep(self.seconds)
+
+    def flush(self): ...
+
+
+def test_what_a_link_takes_is_measured():
+    latency, bandwidth = measure_link(SlowLink(), World.local().control)
+    assert latency == pytest.approx(0.01, rel=0.5)
+    assert bandwidth == pytest.approx(20e6, rel=0.5)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +140,7 @@ def _considered(world: World, job: Config):
 def test_what_one_rank_will_run_is_foreseen(schedule, chunks):
     job = _job(workers=1, schedule=schedule, chunks=chunks)
     planned = PipelineStrategy.plan(job, small_graph())
-    considered, ran = _considered(World.local(), job)
+    considered, ran, _ = _considered(World.local(), job)
     assert considered == {planned.chosen.name} == {ran}
 
 
