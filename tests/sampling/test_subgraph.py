@@ -13,7 +13,15 @@ from gnn_dist.errors import InputError
 from gnn_dist.graph import Graph
 from gnn_dist.nn.deep import DeepGNN
 from gnn_dist.sampling import LocalTopology
-from gnn_dist.sampling.subgraph import induce, join, members, mini_batch, pack, random_unions
+from gnn_dist.sampling.subgraph import (
+    Reach,
+    induce,
+    join,
+    members,
+    mini_batch,
+    pack,
+    random_unions,
+)
 from gnn_dist.storage import PartitionedGraph
 
 
@@ -26,20 +34,48 @@ def _edges(unit) -> list[tuple[int, int]]:
     return sorted(zip(unit.nodes[unit.indices].tolist(), unit.nodes[dst].tolist(), strict=True))
 
 
+@pytest.mark.parametrize("direction", ["fan_in", "fan_out", "both"])
 @pytest.mark.parametrize("hops", [0, 1, 3])
-def test_a_unit_is_the_induced_graph_of_core_and_halo(hops):
+def test_a_unit_is_the_induced_graph_of_core_and_halo(hops, direction):
     graph = random_graph(80, 160, seed=3)
     dst = np.repeat(np.arange(80), np.diff(graph.indptr))
     whole = nx.MultiDiGraph(list(zip(graph.indices.tolist(), dst.tolist(), strict=True)))
     whole.add_nodes_from(range(80))
     core = np.array([5, 17, 3, 60])
-    unit = induce(_topology(graph), core, hops)
+    topology = _topology(graph)
+    unit = induce(topology, core, hops, reach=Reach(topology, direction))
     reach = set(core.tolist())
     for _ in range(hops):
-        reach |= {u for v in reach for u in whole.predecessors(v)}
+        sources = {u for v in reach for u in whole.predecessors(v)}
+        destinations = {w for v in reach for w in whole.successors(v)}
+        reach |= sources if direction != "fan_out" else set()
+        reach |= destinations if direction != "fan_in" else set()
     assert unit.nodes[: unit.num_core].tolist() == core.tolist()
     assert sorted(unit.nodes.tolist()) == sorted(reach)
     assert _edges(unit) == sorted((u, v) for u, v in whole.subgraph(reach).edges())
+
+
+@pytest.mark.parametrize("conv", ["mean", "attention"])
+@pytest.mark.parametrize("direction", ["fan_in", "fan_out", "both"])
+def test_with_a_hop_a_group_and_block_the_core_has_the_results_of_the_whole_graph(direction, conv):
+    graph = random_graph(80, 160, seed=6)
+    topology = _topology(graph)
+    options = {"width": 33, "groups": 3, "layers": 1, "conv": conv, "grid": None}
+    model = DeepGNN(5, 2, direction=direction, **options).double()
+    x = torch.from_numpy(graph.node["x"]).double()
+    index = BatchIndex(0, 0)
+
+    def run(unit):
+        batch = mini_batch(unit, topology, seed=2, index=index, global_seeds=1)
+        return model(x[batch.input_nodes], batch.blocks)
+
+    whole = run(induce(topology, np.arange(80)))
+    reach, outside = Reach(topology, direction), 0
+    for part in np.split(np.random.default_rng(0).permutation(80), 20):
+        unit = induce(topology, part, 3, reach=reach)
+        torch.testing.assert_close(run(unit), whole[part], rtol=1e-9, atol=1e-10)
+        outside += 80 - unit.num_nodes
+    assert outside  # units are not the whole graph
 
 
 def test_units_side_by_side_keep_their_edges_and_share_none():

@@ -13,8 +13,19 @@ from gnn_dist.config import Sampler
 from gnn_dist.errors import InputError
 from gnn_dist.features import FeatureStore
 from gnn_dist.nn.deep import DeepGNN
+from gnn_dist.nn.deep.config import DIRECTIONS
 from gnn_dist.sampling import PartitionedTopology
-from gnn_dist.sampling.subgraph import Unit, induce, join, members, mini_batch, pack, random_unions
+from gnn_dist.sampling.subgraph import (
+    Reach,
+    Unit,
+    induce,
+    join,
+    members,
+    mini_batch,
+    pack,
+    random_unions,
+)
+from gnn_dist.sampling.topology import ALL
 from gnn_dist.storage import PartitionedGraph
 from gnn_dist.strategies.pipeline.stages import DeepMicro
 
@@ -30,9 +41,12 @@ class SubgraphSettings:
         micro_batches: m, of a global batch; the same whatever the number of ranks.
         max_nodes: of a micro-batch; None for the largest unit or the mean share, if that is more.
         max_cost: ``alpha`` times nodes plus ``beta`` times edges of a micro-batch, which stand for
-            its time; None for no limit.
+            its time; None for no limit. Circuits and parts are packed under both budgets; a random
+            union is a micro-batch by itself, and budgets that one could exceed are refused.
         alpha, beta: weigh nodes and edges in the time that micro-batches are packed by.
         hops: of the halo around a part.
+        direction: along which edges the halo grows, ``fan_in``, ``fan_out`` or ``both``; a halo
+            has to reach what the model reads.
         clusters: parts that a random union has.
     """
 
@@ -42,6 +56,7 @@ class SubgraphSettings:
     alpha: float = 1.0
     beta: float = 0.2
     hops: int = 1
+    direction: str = "fan_in"
     clusters: int = 4
 
     def __post_init__(self) -> None:
@@ -52,6 +67,10 @@ class SubgraphSettings:
                 )
         if self.hops < 0:
             raise InputError(f"sampler.args.hops: {self.hops} is below 0; give 0 for no halo")
+        if self.direction not in DIRECTIONS:
+            raise InputError(
+                f"sampler.args.direction: {self.direction!r} is not one of {', '.join(DIRECTIONS)}"
+            )
 
     @classmethod
     def of(cls, sampler: Sampler) -> "SubgraphSettings":
@@ -100,7 +119,16 @@ class SubgraphBatches:
         train = graph.split("train")[0]
         self._is_train = np.zeros(graph.num_nodes, bool)
         self._is_train[train] = True
-        self._fixed = None if kind == "clusters" else self._packed(self._groups())
+        groups = self._groups()
+        if not groups:
+            raise InputError(
+                "sampler: no circuit or part has nodes of the split 'train'; give training nodes"
+            )
+        self._hops = settings.hops if kind == "parts" else 0
+        self._reach = Reach(topology, settings.direction if self._hops else "fan_in")
+        if kind == "clusters":
+            self._check_unions(groups)
+        self._fixed = None if kind == "clusters" else self._packed(groups)
 
     @property
     def collective(self) -> bool:
@@ -116,7 +144,7 @@ class SubgraphBatches:
         key = rng.fold(self._seed, rng.Stream.SHUFFLE, epoch)
         if self._fixed is None:
             unions = random_unions(self._groups(), self._settings.clusters, rng.fold(key, 1))
-            plans = [MicroPlan((u,), int(self._is_train[u].sum()), 0) for u in unions]
+            plans = [MicroPlan((u,), int(self._is_train[u].sum())) for u in unions]
             plans = [p for p in plans if p.seeds]
         else:
             plans = self._fixed
@@ -134,8 +162,18 @@ class SubgraphBatches:
         inputs: bool,
         targets: bool,
     ) -> DeepMicro:
-        """The micro-batch; ``inputs`` and ``targets`` say what this rank's stages read."""
-        unit = join([self._unit(group, plan.hops) for group in plan.groups])
+        """The micro-batch; ``inputs`` and ``targets`` say what this rank's stages read.
+
+        Raises ``InputError`` for a halo that does not reach what the model reads.
+        """
+        grown, read = self._settings.direction, model.config.direction
+        if self._hops and grown not in (read, "both"):
+            raise InputError(
+                f"sampler.args.direction: the halo grows along {grown}, but the model reads "
+                f"{read}: neighbours in other parts would be missing; give direction: {read}, or "
+                "hops: 0 for no halo"
+            )
+        unit = join([self._unit(group) for group in plan.groups])
         return self._micro(unit, index, global_seeds, model, inputs=inputs, targets=targets)
 
     def whole(self, split: str, size: int) -> list[list[tuple[np.ndarray, np.ndarray]]]:
@@ -185,9 +223,9 @@ class SubgraphBatches:
             target = rows.to(device, non_blocking=True)
         return DeepMicro(batch, model.stack.topology(batch.blocks[0]), target)
 
-    def _unit(self, group: np.ndarray, hops: int) -> Unit:
+    def _unit(self, group: np.ndarray) -> Unit:
         train = self._is_train[group]
-        return induce(self._topology, group[train], hops, group[~train])
+        return induce(self._topology, group[train], self._hops, group[~train], self._reach)
 
     def _groups(self) -> list[np.ndarray]:
         """Nodes of each circuit or part that has training nodes."""
@@ -205,30 +243,45 @@ class SubgraphBatches:
         # a union without training nodes cannot arise: every group has some
         return -(-len(self._groups()) // self._settings.clusters)
 
-    def _packed(self, groups: Sequence[np.ndarray]) -> list["MicroPlan"]:
-        if not groups:
-            raise InputError(
-                "sampler: no circuit or part has nodes of the split 'train'; give training nodes"
-            )
+    def _check_unions(self, groups: Sequence[np.ndarray]) -> None:
+        """Refuse budgets that a random union could exceed, whichever parts it is of."""
         settings = self._settings
-        hops = settings.hops if self._kind == "parts" else 0
-        units = [self._unit(group, hops) for group in groups]
+        count = min(settings.clusters, len(groups))
+        advice = "raise the budget, lower sampler.args.clusters, or cut the graph into more parts"
+        nodes = np.array([g.size for g in groups])
+        most = int(np.sort(nodes)[-count:].sum())
+        if settings.max_nodes is not None and most > settings.max_nodes:
+            raise InputError(
+                f"sampler: a union of the {count} largest parts has {most:,} nodes, above "
+                f"max_nodes = {settings.max_nodes:,}; {advice}"
+            )
+        if settings.max_cost is None:
+            return
+        # edges from parts outside the union count too: which these are is drawn anew every epoch
+        edges = np.array([self._topology.sample(g, ALL, 0).indices.size for g in groups])
+        cost = float(np.sort(settings.alpha * nodes + settings.beta * edges)[-count:].sum())
+        if cost > settings.max_cost:
+            raise InputError(
+                f"sampler: a union of {count} parts may have a cost of {cost:,.4g} (all in-edges "
+                f"counted), above max_cost = {settings.max_cost:,.4g}; {advice}"
+            )
+
+    def _packed(self, groups: Sequence[np.ndarray]) -> list["MicroPlan"]:
+        settings = self._settings
+        units = [self._unit(group) for group in groups]
         nodes, edges = [u.num_nodes for u in units], [u.num_edges for u in units]
         limit = settings.max_nodes or max(max(nodes), -(-sum(nodes) // settings.micro_batches))
         cost = float("inf") if settings.max_cost is None else settings.max_cost
         bins = pack(nodes, edges, limit, cost, alpha=settings.alpha, beta=settings.beta)
         return [
-            MicroPlan(
-                tuple(groups[k] for k in chosen), sum(units[k].num_core for k in chosen), hops
-            )
+            MicroPlan(tuple(groups[k] for k in chosen), sum(units[k].num_core for k in chosen))
             for chosen in bins
         ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MicroPlan:
-    """The node sets of a micro-batch's units, its number of seeds, the hops of the halo."""
+    """The node sets of a micro-batch's units, and its number of seeds."""
 
     groups: tuple[Any, ...]
     seeds: int
-    hops: int
