@@ -1,6 +1,9 @@
 """The strategy on real ranks: the same gradients, losses and predictions however it is computed."""
 
 import itertools
+import json
+import time
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from gnn_dist.errors import InputError
 from gnn_dist.nn.deep import model as deep_model
 from gnn_dist.strategies.pipeline import PipelineStrategy, Profile, generate, simulate
 from gnn_dist.strategies.pipeline import strategy as module
+from gnn_dist.strategies.pipeline.bubbles import Ahead
 from gnn_dist.strategies.pipeline.strategy import rebalance
 
 
@@ -196,6 +200,39 @@ def test_batches_and_resumed_epochs_do_not_depend_on_ranks():
     assert rest == seen[-1:]
 
 
+class CountedAhead(Ahead):
+    """Remembers what was made."""
+
+    made: ClassVar[list[Ahead]] = []
+
+    def __init__(self, jobs, bubbles) -> None:
+        super().__init__(jobs, bubbles)
+        self.made.append(self)
+
+
+def _prepared(world: World, job: Config):
+    """Micro-batches of the second global batch that were built while rank 1 waited for rank 0."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "Ahead", CountedAhead)
+        strategy = PipelineStrategy.build(job, world, _graph())
+        shares = strategy.shares(0, 0, 2)
+        _, share = next(shares)
+        strategy._profile(share.micros)
+        time.sleep(0.3 * (world.rank == 0))
+        strategy.backward(share)
+        next(shares)
+        shares.close()
+    first, second = CountedAhead.made
+    return first.done_in_bubbles, second.done_in_bubbles
+
+
+def test_the_next_batch_is_prepared_while_a_rank_waits():
+    answers = run_ranks(_prepared, 2, (_job(micro_batches=1),), timeout=60)
+    before, meanwhile = answers[1]
+    assert before == 0
+    assert meanwhile > 0
+
+
 def _layers(count: int, micro: int = 4, kept: float = 10.0) -> Profile:
     """Layers alike that keep 10 bytes of a micro-batch, with boundaries of 4 bytes."""
     grid = [[1.0] * micro] * count
@@ -287,6 +324,26 @@ def test_a_job_keeps_to_the_cut_that_its_memory_limit_asks_for(own, mode, tmp_pa
     for found, grads in answers:
         assert found[0][0] == list(planned.bounds)
         assert max(peak for _, peak in found) <= limit * 2**20
+        assert all(torch.equal(a, b) for a, b in zip(grads, wanted, strict=True))
+
+
+def test_a_table_of_ones_own_trains(tmp_path):
+    """GPipe over three stages, the middle one on rank 1, which splits its backward passes."""
+    job = _job("float32")
+    _, share = next(iter(PipelineStrategy.build(job, World.local(), _graph()).shares(0, 0, 1)))
+    numbers = range(len(share.micros))
+    rows = [
+        [f"F0.{m}" for m in numbers] + [f"{a}.{m}" for m in numbers for a in ("F2", "B2")],
+        [f"F1.{m}" for m in numbers] + [f"{a}1.{m}" for m in numbers for a in "IW"],
+    ]
+    rows[0] += [f"B0.{m}" for m in numbers]
+    table = tmp_path / "table.json"
+    table.write_text(json.dumps({"routes": [[0, 1, 0] for _ in numbers], "table": rows}))
+    cluster = job.cluster.model_copy(update={"workers": 2})
+    job = job.model_copy(update={"cluster": cluster, "pipeline": Pipeline(table=table)})
+    _, _, wanted = _alone(job)
+    for found, grads in run_ranks(_limited, 2, (job,), timeout=60):
+        assert len(found[0][0]) == 4
         assert all(torch.equal(a, b) for a, b in zip(grads, wanted, strict=True))
 
 
