@@ -28,6 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 import torch
 from _common import finish, interleave, median_ratio, parser, table, target
@@ -35,7 +36,7 @@ from torch import Tensor, nn
 
 from gnn_dist.batch import Block
 from gnn_dist.kernels import group_sparse, topk
-from gnn_dist.kernels.lanes import EXPANSIONS
+from gnn_dist.kernels.lanes import EXPANSIONS, lowest_bit
 from gnn_dist.nn.deep import DeepConfig, DeepGNN
 from gnn_dist.nn.deep.inner import Inner
 from gnn_dist.nn.deep.parameters import StackTensors, initialise
@@ -301,8 +302,31 @@ def times(names: list[str], layers: int, gates: int, repeats: int) -> dict[str, 
     return interleave(candidates, repeats)
 
 
+@numba.njit(nogil=True, error_model="numpy")
+def select_dense(u, norm, eps, gain, shift, k, stats, mask, out):
+    """As ``topk.select``, straight into rows in full, [N, d]: zero where nothing is kept."""
+    n, d = u.shape
+    y, num_words = np.empty(d, u.dtype), mask.shape[1]
+    words, spare = np.empty(num_words, np.uint32), np.empty(num_words, np.uint32)
+    guess = u.dtype.type(0.5)
+    for i in range(n):
+        topk.normalise_row(u, i, norm, eps, gain, shift, y, stats)
+        found = topk._choose(y, d, k, words, spare, guess)
+        guess += (found - guess) * u.dtype.type(0.125)
+        for c in range(d):
+            out[i, c] = 0
+        for w in range(num_words):
+            word = words[w]
+            mask[i, w] = word
+            while word != 0:
+                column = 32 * w + lowest_bit(word)
+                out[i, column] = y[column]
+                word &= word - np.uint32(1)
+
+
 def degrees(nodes: int, repeats: int, d: int = 64, k: int = 16) -> list[dict[str, Any]]:
-    """Selection and aggregation over mean degree: rows in full against rows packed.
+    """Selection and aggregation over mean degree: rows in full against rows packed, each written
+    by the selection itself.
 
     Sources are uniform over the nodes, the worst case for caches. Saved bytes are what the
     gradient of the selection and of the weights needs to be kept.
@@ -315,13 +339,7 @@ def degrees(nodes: int, repeats: int, d: int = 64, k: int = 16) -> list[dict[str
     mask = np.zeros((nodes, topk.mask_words(d)), np.uint32)
     full, out, ids = np.zeros(nodes * d, np.float32), np.zeros(nodes * d, np.float32), np.arange(1)
     packed_rows = values[: nodes * k].reshape(nodes, k)
-    rows = []
-
-    def select() -> None:
-        topk.select(
-            0, nodes, u, 1, np.float32(1e-5), gain, shift, k, np.uint64(0), ids, 0, one, False,
-            stats, packed_rows, mask,
-        )  # fmt: skip
+    eps, rows = np.float32(1e-5), []
 
     for degree in (2, 4, 8, 16, 32, 64):
         indptr = np.arange(nodes + 1) * degree
@@ -330,14 +348,20 @@ def degrees(nodes: int, repeats: int, d: int = 64, k: int = 16) -> list[dict[str
         csr = (0, nodes, indptr, indices, weight, own)
 
         def dense(csr=csr) -> None:
-            select()
-            topk.unpack(0, nodes, packed_rows, mask, full, d, 0, d)
+            select_dense(u, 1, eps, gain, shift, k, stats, mask, full.reshape(nodes, d))
             group_sparse.aggregate(*csr, full, d, 0, full, d, 0, False, out, d, 0, d)
 
         def packed(csr=csr) -> None:
-            select()
+            topk.select(
+                0, nodes, u, 1, eps, gain, shift, k, np.uint64(0), ids, 0, one, False,
+                stats, packed_rows, mask,
+            )  # fmt: skip
             group_sparse.aggregate_packed(*csr, values, mask, out, d, 0, d, EXPANSIONS)
 
+        dense()
+        wanted = out.copy()
+        packed()
+        np.testing.assert_allclose(out, wanted, rtol=1e-4, atol=1e-4)
         seconds = interleave({"dense": dense, "packed": packed}, repeats)
         row_full, row_packed = 4 * d, 4 * k + 4 * mask.shape[1]
         rows.append(
