@@ -41,7 +41,7 @@ class DeepConfig:
         saved_indices: with ``reversible``, keep the selected columns (one bit each) of every
             block: the alternative to a grid, close but not exact, memory grows with depth.
         compression: of what ``plain`` and ``checkpoint`` keep: ``bf16``, ``int8`` or None.
-        packed: aggregate rows as values and a bit mask; pays from a mean degree of about 32.
+        packed: aggregate rows as values and a bit mask: less is moved, in about the same time.
     """
 
     width: int = 64
