@@ -195,17 +195,16 @@ class Meeting:
         self._readers = {reader: select.poll() for reader, _ in pipes.values()}
         for reader, poll in self._readers.items():
             poll.register(reader, select.POLLIN)
-        self._number = 0
         weakref.finalize(self, _close, (*self._readers, *self._writers))
 
-    def hold(self) -> None:
-        """Return once all have come; within a collective of ``inner``."""
-        self._number = (self._number + 1) % 256
+    def hold(self, call: int) -> None:
+        """Return once all have come to this call; within a collective of ``inner``."""
+        number = call % 256
         limit = self._inner.limit
         end = None if limit is None else time.monotonic() + limit
         try:
             for writer in self._writers:
-                os.write(writer, bytes([self._number]))
+                os.write(writer, bytes([number]))
         except BrokenPipeError:
             raise RuntimeError("a rank of this host has closed its pipe") from None
         for reader, poll in self._readers.items():
@@ -215,7 +214,7 @@ class Meeting:
             said = os.read(reader, 1)
             if not said:
                 raise RuntimeError("a rank of this host has closed its pipe")
-            if said[0] != self._number:
+            if said[0] != number:
                 raise RuntimeError("a rank of this host is at another meeting; one has failed")
 
 

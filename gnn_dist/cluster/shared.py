@@ -60,7 +60,7 @@ class SharedExchange:
         with self._inner.collective("meeting"):
             try:
                 sent, out[self.rank] = self._write(call, parts)
-                self._meeting.hold()
+                self._meeting.hold(call)
                 came = 0
                 for r in self._notices.theirs:
                     out[r] = self._read(call, r, parts[r], None if receive is None else receive[r])
@@ -78,12 +78,12 @@ class SharedExchange:
         self, out: list[Tensor], parts: Sequence[Tensor], receive: Sequence[int]
     ) -> list[Tensor]:
         """``out`` with what ranks of other hosts send."""
-        far = [not near for near in self._near]
+        far = [not near and r != self.rank for r, near in enumerate(self._near)]
         got = self._inner.all_to_all(
             [part if is_far else part[:0] for is_far, part in zip(far, parts, strict=True)],
             receive=[rows if is_far else 0 for is_far, rows in zip(far, receive, strict=True)],
         )
-        return [got[r] if is_far and r != self.rank else out[r] for r, is_far in enumerate(far)]
+        return [got[r] if is_far else out[r] for r, is_far in enumerate(far)]
 
     def room(self, rows: int, like: Tensor) -> Tensor:
         """In memory that the near ranks read, where that is used."""

@@ -16,6 +16,7 @@ import torch
 from gnn_dist import rng
 from gnn_dist.batch import BatchIndex, Block, MiniBatch
 from gnn_dist.errors import InputError
+from gnn_dist.kernels.transpose import transpose
 from gnn_dist.sampling.topology import ALL, Topology
 
 
@@ -56,10 +57,7 @@ class Reach:
         if self._outward:
             n = topology.num_nodes
             rows = topology.sample(np.arange(n), ALL, 0)
-            to = np.repeat(np.arange(n, dtype=np.int32), np.diff(rows.indptr))
-            self._indices = to[np.argsort(rows.indices, kind="stable")]
-            self._indptr = np.zeros(n + 1, np.int64)
-            np.cumsum(np.bincount(rows.indices, minlength=n), out=self._indptr[1:])
+            self._indptr, self._indices, _ = transpose(rows.indptr, rows.indices, n)
 
     def of(self, nodes: np.ndarray) -> np.ndarray:
         """int64[m], ascending and distinct, of ``nodes`` (int64[k]), all global ids."""

@@ -7,7 +7,6 @@ them, what the link takes is measured with messages of two sizes, and the time o
 
 import functools
 import os
-import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,12 +28,10 @@ from gnn_dist.strategies.split import SplitStrategy, checked_parts
 from gnn_dist.strategies.split.counts import EDGES, ROWS_SHUFFLED, SOURCES, VERTICES, LayerCounts
 from gnn_dist.strategies.split.plan import count_first, num_ranks, planned_placement
 from gnn_dist.strategies.split.trial import TRIES, Trial
-from gnn_dist.strategies.timing import busy, now
+from gnn_dist.strategies.timing import busy, link_speed, now
 
 _CPU = torch.device("cpu")
 _TRIED = 2  # batches that are computed; the first warms up
-_MESSAGE = 1 << 20  # bytes of the longer message
-_TURNS = 5  # messages of each size
 
 
 @dataclass(frozen=True)
@@ -265,7 +262,7 @@ def measure(job: Config, world: World, graph: PartitionedGraph) -> Machine:
 
 
 def measure_link(exchange: Exchange, device: torch.device) -> Link:
-    """From all-to-all exchanges of one row and of ``_MESSAGE`` bytes. Collective."""
+    """From all-to-all exchanges. Collective."""
     others = exchange.size - 1
 
     def once(size: int) -> float:
@@ -277,12 +274,7 @@ def measure_link(exchange: Exchange, device: torch.device) -> Link:
         exchange.all_to_all(parts, receive=counts)
         return now(device) - start
 
-    took = torch.tensor(
-        [statistics.median(once(size) for _ in range(_TURNS)) for size in (0, _MESSAGE)],
-        dtype=torch.float64,
-    )
-    short, long = exchange.all_reduce_max(took).tolist()
-    return Link(short, _MESSAGE / max(long - short, 1e-6))
+    return Link(*link_speed(once, exchange))
 
 
 def try_data(job: Config, world: World, graph: PartitionedGraph, strategy: DataStrategy) -> Trial:

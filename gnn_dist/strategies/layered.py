@@ -76,7 +76,7 @@ def _passed_on(model: Any, x: Tensor, blocks: list[Block]) -> list[bool]:
     h = x
     for i, block in enumerate(blocks):
         h = h.detach().requires_grad_(i > 0)
-        output = _tried(functools.partial(_one_layer, model, i), h, [block])
+        output = _tried(functools.partial(_by_layers, model, first=i), h, [block])
         if output is None:
             break
         passed = output.requires_grad
@@ -111,16 +111,11 @@ def _tried(
     return output if isinstance(output, Tensor) and output.ndim else None
 
 
-def _by_layers(model: Any, x: Tensor, blocks: list[Block]) -> Tensor:
+def _by_layers(model: Any, x: Tensor, blocks: list[Block], first: int = 0) -> Tensor:
     h = x
-    for i, block in enumerate(blocks):
+    for i, block in enumerate(blocks, first):
         h = model.forward_layer(i, h, block)
     return h
-
-
-def _one_layer(model: Any, i: int, x: Tensor, blocks: list[Block]) -> Tensor:
-    output: Tensor = model.forward_layer(i, x, blocks[0])
-    return output
 
 
 def _small_batch(

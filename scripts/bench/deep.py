@@ -87,7 +87,8 @@ class _Ours(torch.autograd.Function):
             fresh_tape(inner.config, n, inner.edges, inner.dtype) if keep else inner.shared_tape(n)
         )
         rows = u.detach().contiguous()
-        out = inner.forward(0, 0, rows, None, p, tape) + p.bias
+        inner.columns(0, 0, rows, None, p, tape)
+        out = inner.product(p, tape) + p.bias
         ctx.inner = inner
         if keep:
             mask = torch.from_numpy(tape.mask.view(np.int32))

@@ -72,24 +72,6 @@ class Inner:
         """The workspace's tape, overwritten by the next evaluation."""
         return self.workspace.tape(self.config, n, self.edges, self.dtype)
 
-    def forward(
-        self,
-        layer: int,
-        group: int,
-        u: Tensor,
-        initial: Tensor | None,
-        p: StackTensors,
-        tape: Tape,
-        chosen: np.ndarray | None = None,
-    ) -> Tensor:
-        """``f(u)`` without its bias: [N, d], in a buffer that the next call overwrites.
-
-        Arguments are those of ``columns``.
-        """
-        self.columns(layer, group, u, initial, p, tape, chosen)
-        out = self.workspace.take("f", tuple(u.shape), self.dtype)
-        return torch.mm(tape.z, p.weight, out=out)
-
     def columns(
         self,
         layer: int,
@@ -100,7 +82,7 @@ class Inner:
         tape: Tape,
         chosen: np.ndarray | None = None,
     ) -> None:
-        """What the weights multiply, into ``tape.z``; the tape then has all that a gradient reads.
+        """What ``product`` multiplies, into ``tape.z``; the tape then has all a gradient reads.
 
         layer: local number. u: [N, d] contiguous. initial: [N, d] of GCNII or None.
         p: parameters of this group of this block. chosen: a mask to use instead of selecting.
@@ -127,6 +109,12 @@ class Inner:
             tape.mask,
         )
         self.aggregate(initial, p, tape)
+
+    def product(self, p: StackTensors, tape: Tape) -> Tensor:
+        """``f(u)`` without its bias, after ``columns``: [N, d], in a buffer that the next call
+        overwrites."""
+        shape = tape.z.shape[0], p.weight.shape[1]
+        return torch.mm(tape.z, p.weight, out=self.workspace.take("f", shape, self.dtype))
 
     def aggregate(self, initial: Tensor | None, p: StackTensors, tape: Tape) -> None:
         """Fill ``tape.z`` from the selected rows."""

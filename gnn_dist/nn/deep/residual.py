@@ -57,7 +57,8 @@ def forward_block(
 ) -> None:
     """One block in place. ``block``: a tensor set a group. ``keep_masks``: [C, N, words] out."""
     for i, p in enumerate(block):
-        f = inner.forward(layer, i, _input(inner, state, i), _row(initial, i), p, tape)
+        inner.columns(layer, i, _input(inner, state, i), _row(initial, i), p, tape)
+        f = inner.product(p, tape)
         if keep_masks is not None:
             keep_masks[i] = tape.mask
         inner.add(state[i], f, p.bias, 1, layer, i)
@@ -79,7 +80,8 @@ def backward_block(
     for i in reversed(range(len(block))):
         u, p = _input(inner, state, i), block[i]
         chosen = None if masks is None else masks[i]
-        f = inner.forward(layer, i, u, _row(initial, i), p, tape, chosen)
+        inner.columns(layer, i, u, _row(initial, i), p, tape, chosen)
+        f = inner.product(p, tape)
         inner.add(state[i], f, p.bias, -1, layer, i)
         _through(inner, layer, i, u, p, tape, grad, grad_initial, grads[i])
 
@@ -256,7 +258,8 @@ class _Plain(torch.autograd.Function):
         if inner.config.packed:
             tape.z = inner.shared_tape(u.shape[0]).z
         start = None if initial is None else initial.detach()
-        f = inner.forward(layer, group, u.detach().contiguous(), start, p, tape)
+        inner.columns(layer, group, u.detach().contiguous(), start, p, tape)
+        f = inner.product(p, tape)
         out = x.detach().clone(memory_format=torch.contiguous_format)
         inner.add(out, f, p.bias, 1, layer, group)
         ctx.inner, ctx.layer, ctx.group, ctx.alphas = inner, layer, group, len(tape.alpha)

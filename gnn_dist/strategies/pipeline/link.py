@@ -1,6 +1,5 @@
 """Point-to-point messages between ranks, with shapes known on both sides."""
 
-import statistics
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,9 +12,7 @@ from torch import Tensor
 
 from gnn_dist.cluster import Exchange, World
 from gnn_dist.errors import WorkerError
-
-_MESSAGE = 1 << 20  # bytes of the longer message that measures a link
-_TURNS = 5  # messages of each size
+from gnn_dist.strategies.timing import link_speed
 
 
 class Arrival(Protocol):
@@ -140,23 +137,19 @@ class _Arrival:
 
 
 def measure_link(link: Link, control: Exchange) -> tuple[float, float]:
-    """Latency in seconds and bandwidth in bytes a second of messages between neighbours.
-
-    Every rank sends to the next one at once, first a byte, then ``_MESSAGE`` bytes; the median of
-    the slowest rank counts, so all ranks get the same numbers. Collective.
-    """
+    """``link_speed`` of messages that every rank sends to the next one at once. Collective."""
     after, before = (control.rank + 1) % control.size, (control.rank - 1) % control.size
 
     def once(size: int) -> float:
-        message = torch.zeros(size, dtype=torch.uint8)
+        message = torch.zeros(max(size, 1), dtype=torch.uint8)
         control.barrier()
         start = time.perf_counter()
-        arrival = link.receive([size], torch.uint8, before, 0, "a message that measures the link")
+        arrival = link.receive(
+            message.shape, torch.uint8, before, 0, "a message that measures the link"
+        )
         link.send(message, after, 0, "a message that measures the link")
         arrival.wait()
         link.flush()
         return time.perf_counter() - start
 
-    took = [statistics.median(once(size) for _ in range(_TURNS)) for size in (1, _MESSAGE)]
-    short, long = control.all_reduce_max(torch.tensor(took, dtype=torch.float64)).tolist()
-    return short, _MESSAGE / max(long - short, 1e-6)
+    return link_speed(once, control)
